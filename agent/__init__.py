@@ -1,0 +1,1 @@
+"""Requests, search drivers, reports, launch artefacts, command line and service."""

@@ -1,0 +1,1 @@
+"""Scored studies against recorded runs; never in the wheel."""

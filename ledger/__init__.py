@@ -1,0 +1,1 @@
+"""The trial log: every search, trial, metric and legality reason, on SQLite or PostgreSQL."""

@@ -1,0 +1,1 @@
+"""The levers, objectives, legality and seed plans: turns a lever setting into a Deployment."""

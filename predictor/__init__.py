@@ -1,0 +1,1 @@
+"""Deterministic core: types in, numbers out. Knows nothing of levers, ledger or agent."""

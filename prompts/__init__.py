@@ -1,0 +1,1 @@
+"""The text the LLM sees, one file a prompt."""
