@@ -23,7 +23,7 @@ class Attention(Card):
 
     ``gqa``: heads, kv_heads, head_dim (v_head_dim if it differs), window (0: full).
     ``mla``: heads, q_lora_rank, kv_lora_rank, nope_dim, rope_dim, v_head_dim; an indexer (index_*) makes it sparse.
-    ``linear``: gated delta net or Mamba-like: key_heads, value_heads, key_dim, value_dim, conv_kernel; state a sequence.
+    ``linear``: gated delta net or Mamba-like: key_heads, value_heads, key_dim, value_dim, conv_kernel; state a request.
     ``compressed``: DeepSeek-V4-like sliding window plus compressed pools: ``kv_elements_per_token`` as published.
     """
 
