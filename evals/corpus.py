@@ -20,7 +20,7 @@ def data_dir(option: str | None = None) -> Path:
     folder = Path(option or os.environ.get("INFERASIM_CORPUS") or Path(__file__).parents[1].parent / "shared" / "data")
     if not folder.is_dir():
         raise CorpusAbsent(
-            f"measured data not found at {folder}: pass --corpus DIR or set INFERASIM_CORPUS; the sources of every file "
+            f"measured data not found at {folder}: pass --corpus DIR or set INFERASIM_CORPUS; the sources of each file "
             "are listed in docs/corpora.md"
         )
     return folder

@@ -15,7 +15,7 @@ INFINITE_CONTEXT = float("inf")
 class DecodeLine:
     """Decode step time at one batch, exactly linear in total decode context on one piece.
 
-    ``step_ms = intercept_ms + slope_ms_per_token · total_context_tokens`` while the context is below the end. The batch is
+    ``step_ms = intercept_ms + slope_ms_per_token · total_context_tokens`` while the context is below the end. Batch is
     the number of running sequences before graph padding; under attention DP it is the largest rank's batch and the
     context that rank's.
     """
