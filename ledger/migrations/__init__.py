@@ -1,0 +1,1 @@
+"""Alembic revisions of the ledger's tables, shipped inside the package."""
