@@ -133,6 +133,8 @@ class ModelCard:
     fp4_attention: Dtype = Dtype.BF16  # what 4-bit checkpoints of a MoE model keep attention in
     quant_block: int = 0  # weight quantisation block of the FP8 checkpoint, columns
     drafters: tuple[str, ...] = ()  # speculation methods with a published head: mtp, eagle3, dspark
+    vision_layers: int = 0  # of the vision tower, as engines size it; 0: text only
+    vision_hidden: int = 0
     extra_params: float = 0.0  # loaded, in no layer: vision tower and projector, hyper-connections
     assumed: tuple[str, ...] = ()  # fields that no public source states
     published: Published = field(default_factory=Published)

@@ -304,6 +304,7 @@ def card_from_config(data: Mapping[str, Any], where: str, name: str) -> ModelCar
     try:
         layers = FAMILIES[architecture](config)
         weight, expert, fp4 = _formats(config)
+        vision_layers, vision_hidden = _vision(config)
         return ModelCard(
             name=name,
             hidden=config.whole("hidden_size"),
@@ -317,12 +318,23 @@ def card_from_config(data: Mapping[str, Any], where: str, name: str) -> ModelCar
             fp4_format=fp4,
             quant_block=128 if weight is Dtype.FP8 else 0,
             drafters=("mtp",) if config.whole("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0) else (),
+            vision_layers=vision_layers,
+            vision_hidden=vision_hidden,
             source=where,
         )
     except BadFile:
         raise
     except (BadInput, KeyError, TypeError, ValueError) as error:
         raise BadFile(f"{where}: {architecture}: {error}") from None
+
+
+def _vision(c: Config) -> tuple[int, int]:
+    """Layers and width of the vision tower, 0 without one; depth under another name counts as 24, as in SGLang."""
+    vision = c.outer.get("vision_config")
+    if not isinstance(vision, Mapping):
+        return 0, 0
+    layers = vision.get("num_hidden_layers", vision.get("vt_num_hidden_layers", 24))
+    return int(layers), int(vision.get("hidden_size", vision.get("vt_hidden_size", 1024)))
 
 
 def _formats(c: Config) -> tuple[Dtype, Dtype | None, Literal["mxfp4", "nvfp4", "int4"] | None]:
