@@ -21,11 +21,12 @@ measured against one-shot floors of 4.9–6.4). A hop over the network keeps a f
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from predictor.cards import Collective, Platform
 from predictor.errors import BadInput
-from predictor.expert_dispatch import CollectiveOp
+from predictor.expert_dispatch import CollectiveOp, groups_reached
 
 Variant = Literal["auto", "custom", "quick", "fused_rms", "rccl"]
 VARIANTS: tuple[Variant, ...] = ("auto", "custom", "quick", "fused_rms", "rccl")
@@ -37,11 +38,17 @@ _CUSTOM_GROUPS = (2, 4, 6, 8)  # world sizes the custom kernel accepts, one node
 # α of library collectives without a record: AMD, median of Table 19's node rows; NVIDIA, 8-GPU NVLink all-reduce at
 # 32 KiB (github.com/kvcache-ai/Mooncake/pull/3484).
 _LIBRARY_ALPHA_US = {"amd": 39.0, "nvidia": 18.7}
-# α of custom all-reduce in a graph without a record: vLLM 4.3-4.8 us on Hopper, 6-8 on Blackwell, SGLang and TensorRT-LLM
-# 2.5-5.6 (communication tables of aiconfigurator-core 0.12.0); AMD, two-shot floors of Table 19.
+# α of custom all-reduce in a graph without a record: vLLM 4.3-4.8 us on Hopper, 6-8 on Blackwell, SGLang and
+# TensorRT-LLM 2.5-5.6 (communication tables of aiconfigurator-core 0.12.0); AMD, one-shot floors of Table 19.
 _CUSTOM_ALPHA_US = {"amd": 6.4, "nvidia": 4.5}
 # α of a standalone network collective without a record: send/recv between two MI355X nodes (Table 19).
 _NETWORK_ALPHA_US = 44.2
+# α of an expert all-to-all kernel in a node: MoRI on MI300X at 128 tokens a rank takes 35 us, 14 of them wire
+# (ROCm/mori@624002c8 README).
+_EXCHANGE_ALPHA_US = 21.0
+# Share of the datasheet NIC that one-sided RDMA kernels reach: B of 48.8 GB/s through every other size of the RDMA read
+# benchmark of the same source, over 50 GB/s.
+RDMA_EFFICIENCY = 0.976
 # "A few microseconds of wire latency" a NIC hop inside a step (paper C.2: at most 10 us a token over two hops).
 NETWORK_WIRE_US = 3.0
 
@@ -101,7 +108,7 @@ class CollectiveLaw:
     def in_step_us(self, size_bytes: float) -> float:
         """Inside a step: m/B, and the wire latency of the network tier.
 
-        Never less than the largest message of a smaller kernel: where a kernel with more bandwidth and more α takes over,
+        Never less than the largest message of the kernel before: where one with more bandwidth and more α takes over,
         the α that is not charged here must not make a larger message cheaper.
         """
         if self.tier == "none" or size_bytes <= 0:
@@ -112,7 +119,18 @@ class CollectiveLaw:
                 break
             cost, reached = max(cost, reached.wire_us(piece.min_bytes)), piece
         cost = max(cost, reached.wire_us(size_bytes))
-        return cost + (NETWORK_WIRE_US if self.tier == "network" else 0.0)
+        return cost + self.latency_us
+
+    def uncharged_alpha_us(self, size_bytes: float, launch_us: float) -> float:
+        """α beyond the launch that a step charges for this kernel: what :meth:`in_step_us` leaves out."""
+        if self.tier != "node" or size_bytes <= 0:
+            return 0.0
+        return max(0.0, self.piece(size_bytes).alpha_us - launch_us)
+
+    @property
+    def latency_us(self) -> float:
+        """Latency that stays inside a step: the wire of a network hop."""
+        return NETWORK_WIRE_US if self.tier == "network" else 0.0
 
 
 def collective_ms(
@@ -146,27 +164,30 @@ def explain_collective(
         return CollectivePrice(0.0, 0.0, 0.0, 0.0, "none", "none", "one GPU talks to nobody")
     piece = law.piece(size_bytes)
     us = law.in_step_us(size_bytes) if in_step else law.us(size_bytes)
-    wire_us = piece.wire_us(size_bytes)
+    alpha_us = law.latency_us if in_step else piece.alpha_us
     return CollectivePrice(
-        us / 1e3, us - wire_us, wire_us, piece.bandwidth_gb_s, piece.variant, law.tier, piece.source
+        us / 1e3, alpha_us, us - alpha_us, piece.bandwidth_gb_s, piece.variant, law.tier, piece.source
     )
 
 
+@lru_cache(maxsize=4096)
 def collective_law(
     platform: Platform, op: CollectiveOp, gpus: int, *, variant: Variant = "auto", nodes: int = 1
 ) -> CollectiveLaw:
-    """Pieces of one collective on one group. ``gpus`` counts all nodes; NVLink domains wider than a node are one tier."""
+    """Pieces of one collective on one group; ``gpus`` counts all nodes, an NVLink domain over nodes is one tier."""
     if variant not in VARIANTS:
         raise BadInput(f"collective variant is {variant!r}; legal is {', '.join(VARIANTS)}")
     if gpus < 1 or nodes < 1 or gpus % nodes:
         raise BadInput(f"{gpus} GPUs on {nodes} nodes; legal is one or more GPUs on each node, equally many")
     if gpus == 1:
         return CollectiveLaw(op, gpus, "none", ())
-    if nodes > 1 and gpus > _domain_gpus(platform):
+    one_link_domain = gpus <= (platform.link_domain_gpus or 0)
+    if nodes > 1 and not one_link_domain:
         return CollectiveLaw(op, gpus, "network", (_network_piece(platform, op, gpus, nodes),))
-    if gpus > _domain_gpus(platform):
+    if gpus > platform.gpus_per_node and not one_link_domain:
         raise BadInput(f"{gpus} GPUs do not fit one {platform.name} node of {platform.gpus_per_node}")
-    return CollectiveLaw(op, gpus, "node", _node_pieces(platform, op, gpus, variant))
+    pair_or_group = 2 if op == "send_recv" else gpus
+    return CollectiveLaw(op, gpus, "node", _node_pieces(platform, op, pair_or_group, variant))
 
 
 def traffic(op: CollectiveOp, gpus: int) -> float:
@@ -185,6 +206,32 @@ def wire_gb_s(platform: Platform, gpus: int) -> float:
     return node * WIRE_EFFICIENCY * (gpus - 1) / (platform.gpus_per_node - 1) / 1e9
 
 
+def expert_exchange_us(
+    platform: Platform, token_bytes: float, topk: int, gpus: int, *, nodes: int = 1, in_step: bool = True
+) -> float:
+    """One dispatch or combine of an expert all-to-all; ``token_bytes`` are a rank's tokens times one row's bytes.
+
+    A token travels once to each rank that holds one of its experts, and over the network once to each such node, where
+    it is passed on over the links::
+
+        t = α + token_bytes · ( G(k, g) · (p − 1)/p / W(p) + (G(k, n) · (n − 1)/n) / NIC )
+
+    with ``G`` of :func:`predictor.expert_dispatch.groups_reached`, ``p`` GPUs a node. Low-precision dispatch enters by
+    the bytes of a row. Range: uniform routing; the network rate is that of RDMA kernels (MoRI, DeepEP), not of RCCL.
+    """
+    if gpus == 1 or token_bytes <= 0:
+        return 0.0
+    gb = token_bytes / 1e3  # GB/s times us
+    per_node = gpus // nodes
+    us = 0.0 if in_step else _EXCHANGE_ALPHA_US
+    if per_node > 1:
+        us += gb * groups_reached(topk, gpus) * (per_node - 1) / per_node / wire_gb_s(platform, per_node)
+    if nodes > 1 and gpus > (platform.link_domain_gpus or 0):
+        us += gb * groups_reached(topk, nodes) * _leaving(nodes) / (platform.nic_bytes_per_s * RDMA_EFFICIENCY / 1e9)
+        us += NETWORK_WIRE_US if in_step else _NETWORK_ALPHA_US - _EXCHANGE_ALPHA_US
+    return us
+
+
 # ---- inside a node -------------------------------------------------------------------------------------------------
 
 
@@ -194,7 +241,7 @@ def _node_pieces(platform: Platform, op: CollectiveOp, gpus: int, variant: Varia
         return library
     custom = _custom_pieces(platform, gpus)
     if variant == "quick":
-        # Unquantised quick-reduce is a two-shot kernel that serves large messages too (assumed: the custom two-shot's pair).
+        # Unquantised quick-reduce is a two-shot kernel that serves large messages too; assumed: the custom one's pair.
         return (*custom[:-1], _renamed(custom[-1], "quick"))
     if variant == "fused_rms":
         # The fused kernel moves the same bytes; the norm it absorbs is priced as a fusion.
@@ -258,8 +305,8 @@ def _leaving(nodes: int) -> float:
 def _hierarchical_s_per_gb(platform: Platform, op: CollectiveOp, per_node: int, nodes: int) -> float:
     """Seconds a GB of message: in-node part plus the part that leaves, spread over every GPU's NIC.
 
-    All-reduce: reduce-scatter in the node, all-reduce of 1/p across, all-gather in the node. All-to-all: what stays moves
-    on the links, what leaves on each GPU's own NIC, at the same time as it stays; the sum is charged.
+    All-reduce: reduce-scatter in the node, all-reduce of 1/p across, all-gather in the node. All-to-all: what stays
+    moves on the links and what leaves on each GPU's own NIC; the sum is charged.
     """
     nic = platform.nic_bytes_per_s * platform.nic_efficiency / 1e9
     if op == "send_recv":
@@ -273,11 +320,6 @@ def _hierarchical_s_per_gb(platform: Platform, op: CollectiveOp, per_node: int, 
 
 
 # ---- records -------------------------------------------------------------------------------------------------------
-
-
-def _domain_gpus(platform: Platform) -> int:
-    """GPUs that share the fast links: a node, or an NVLink domain over several nodes."""
-    return max(platform.gpus_per_node, platform.link_domain_gpus or 0)
 
 
 def _records(platform: Platform, op: str, tier: str, gpus: int | None = None) -> list[Collective]:

@@ -8,6 +8,7 @@ that hold their experts, once there and once back.
 """
 
 from dataclasses import dataclass
+from math import pow
 from typing import Literal
 
 from predictor.types import Layout
@@ -48,3 +49,12 @@ def moe_dispatch(engine: str, layout: Layout, a2a: str = "none") -> MoeDispatch:
     else:
         reason = "expert outputs combine with the TP all-reduce"
     return MoeDispatch("all_reduce", ("all_reduce",), reason)
+
+
+def groups_reached(topk: int, groups: int) -> float:
+    """Distinct ranks (or nodes) that hold a token's experts under uniform routing: ``G · (1 − (1 − 1/G)^k)``.
+
+    >>> round(groups_reached(8, 8), 2), round(groups_reached(8, 32), 2)
+    (5.25, 7.18)
+    """
+    return groups * (1.0 - pow(1.0 - 1.0 / groups, topk))
