@@ -121,7 +121,9 @@ def test_mi355x_holds_the_constants_of_the_paper() -> None:
     assert gpu.kernel_launch_us == 4.98
     assert gpu.node_mesh_bytes_per_s == 600e9
     held = {(c.op, c.tier, c.gpus, c.alpha_us, c.bandwidth_gb_s) for c in gpu.collectives}
-    mesh = {n: round(600 * (n - 1) / 7, 1) for n in (2, 4, 8)}
+    wire = {n: 600 * 0.6 * (n - 1) / 7 for n in (2, 4, 8)}  # B_node η (g − 1)/(N − 1), η 0.6
+    reduce = {n: round(wire[n] * n / (2 * (n - 1)), 1) for n in wire}  # 2 (g − 1)/g bytes sent a byte of message
+    exchange = {n: round(wire[n] * n / (n - 1), 1) for n in wire}
     assert held == {
         ("all_reduce", "node", 2, 4.9, 60.4),
         ("all_reduce", "node", 4, 5.5, 63.0),
@@ -131,9 +133,9 @@ def test_mi355x_holds_the_constants_of_the_paper() -> None:
         ("all_to_all", "node", 2, 37.8, 113.3),
         ("all_to_all", "node", 4, 35.2, 205.5),
         ("all_to_all", "node", 8, 37.8, 408.8),
-        *(("all_reduce", "node", n, a, mesh[n]) for n, a in ((2, 50.8), (4, 41.1), (8, 39.0))),
-        *(("all_to_all", "node", n, a, mesh[n]) for n, a in ((2, 40.1), (4, 36.5), (8, 39.1))),
-        ("send_recv", "node", 2, 59.1, mesh[2]),
+        *(("all_reduce", "node", n, a, reduce[n]) for n, a in ((2, 50.8), (4, 41.1), (8, 39.0))),
+        *(("all_to_all", "node", n, a, exchange[n]) for n, a in ((2, 40.1), (4, 36.5), (8, 39.1))),
+        ("send_recv", "node", 2, 59.1, round(wire[2], 1)),
         ("send_recv", "network", 2, 44.2, 45.1),
         ("all_reduce", "network", 2, 58.7, 19.8),
         ("all_reduce", "network", 16, 90.5, 31.6),
