@@ -177,7 +177,11 @@ def _postgres_sentence(error: BaseException) -> str:
     for code, sentence in known.items():
         if state.startswith(code):
             return f"{sentence} ({first})"
-    if not state:  # psycopg reports a refused or dropped connection without a state
+    if not state and 'database "' in first and first.endswith("does not exist"):  # libpq gives no state on connecting
+        return f"{known['3D000']} ({first})"
+    if not state and "authentication failed" in first:
+        return f"{known['28']} ({first})"
+    if not state:
         return f"cannot be reached ({first}); start the server or check host, port and name"
     return first
 

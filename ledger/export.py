@@ -1,9 +1,9 @@
 """Searches as files: JSON lines, CSV and Parquet.
 
-JSON lines is the full record: a ``search`` line, its ``trial`` lines in index order, its ``note`` lines in the order
-written, and an ``end`` line if it ended. Keys are sorted and floats are written by ``repr``, so the same ledger always
-exports to the same bytes. ``stable=True`` leaves out what names a run rather than its result (search ids, times,
-costs): two runs of the same search then export to the same bytes.
+JSON lines is the full record; key ``row`` names the kind of line: a ``search`` line, its ``trial`` lines in index
+order, its ``note`` lines in the order written, and an ``end`` line if it ended. Keys are sorted and floats are written
+by ``repr``, so the same ledger always exports to the same bytes. ``stable=True`` leaves out what names a run rather
+than its result (search ids, times, costs): two runs of the same search then export to the same bytes.
 
 CSV and Parquet are one flat table of trials, a column for each lever and metric.
 """
@@ -108,8 +108,8 @@ def write_export(path: Path, content: bytes) -> None:
         raise LedgerError(f"export {path}: {error.strerror or error}; choose another path") from error
 
 
-def _line(kind: str, result: Mapping[str, Json], run: Mapping[str, Json], stable: bool) -> str:
-    return dumps({"kind": kind, **result} if stable else {"kind": kind, **result, **run}) + "\n"
+def _line(row: str, result: Mapping[str, Json], run: Mapping[str, Json], stable: bool) -> str:
+    return dumps({"row": row, **result} if stable else {"row": row, **result, **run}) + "\n"
 
 
 def _search_run(search: StoredSearch) -> dict[str, Json]:

@@ -43,10 +43,8 @@ def revision(connection: Connection, location: Location) -> str | None:
     """The revision of a database, None for an empty one."""
     tables = set(inspect(connection).get_table_names())
     if VERSION_TABLE not in tables:
-        if tables & set(Row.metadata.tables):
+        if tables & set(Row.metadata.tables) or (tables and location.is_sqlite):
             raise LedgerError(f"ledger {location.label}: is a database of something else; choose another one")
-        if tables and location.is_sqlite:
-            raise LedgerError(f"ledger {location.label}: is a SQLite database of something else; choose another path")
         return None
     found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
     if found not in REVISIONS:
@@ -62,8 +60,8 @@ def create_all(connection: Connection) -> None:
     Row.metadata.create_all(connection)
     connection.execute(
         text(
-            f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL,"
-            f" CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num))"
+            f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, "
+            f"CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num) )"
         )
     )
     connection.execute(text(f"INSERT INTO {VERSION_TABLE} (version_num) VALUES (:head)"), {"head": HEAD})

@@ -39,6 +39,10 @@ _INSERT_TRIAL = insert(TrialRow)
 _LOCK_SEARCH = select(SearchRow.id).where(col(SearchRow.id) == bindparam("search_id")).with_for_update()
 _FIND_END = select(EndRow.search_id).where(col(EndRow.search_id) == bindparam("search_id"))
 
+# Needs all the rights of a trial and writes none, so that a read-only ledger shows before any work is done. (A bare
+# BEGIN IMMEDIATE does not tell: SQLite makes it a read transaction on a read-only file.)
+_WRITE_NOTHING = "INSERT INTO trial SELECT * FROM trial WHERE 1 = 0"
+
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:
@@ -80,7 +84,7 @@ class Ledger:
                 prepare(engine, location, create=create)
                 if write:
                     with engine.connect().execution_options(**{WRITE: True}) as connection, connection.begin():
-                        pass  # a read-only file or disk shows here, before any work is done
+                        connection.exec_driver_sql(_WRITE_NOTHING)
         except BaseException:
             if engine is not None:
                 engine.dispose()
