@@ -39,7 +39,7 @@ def moe_dispatch(engine: str, layout: Layout, a2a: str = "none") -> MoeDispatch:
     if layout.tp == 1:
         return MoeDispatch("none", (), "one GPU holds every expert")
     dp = layout.attn_dp > 1
-    if layout.ep > 1 and a2a != "none" and (dp or engine in _ALL_TO_ALL_WITH_TP_ATTENTION):
+    if layout.ep > 1 and a2a != "none" and (dp or engine.lower() in _ALL_TO_ALL_WITH_TP_ATTENTION):
         return MoeDispatch("all_to_all", ("all_to_all", "all_to_all"), f"{engine} dispatches and combines over {a2a}")
     if dp:
         reason = f"{engine} gathers the tokens of {layout.attn_dp} attention ranks and reduce-scatters expert outputs"

@@ -4,10 +4,10 @@ A verify step at depth ``k`` commits (paper §3.6, Eq. 2)::
 
     L(k) = 1 + Σ_{i=1..k} Π_{j=1..i} a_j        a_j: chance that draft token j is accepted given those before it
 
-``L`` is measured where InferenceX published it; else it is the sibling head's (MTP for EAGLE-3 and the reverse); else the
+``L`` is measured where InferenceX published it; else it is the sibling head's (MTP for EAGLE-3 and the reverse), or the
 drafter's median over models. Beyond the last measured depth it continues by a geometric chain a_1 = c, a_j = q, fitted
-to the measured points (never differenced: each depth is a separate noisy run). Text of another entropy class scales a_1,
-which scales L − 1. N-gram drafting has no published acceptance and is refused without a measured curve.
+to the measured points (never differenced: each depth is a separate noisy run). Text of another entropy class scales
+a_1, which scales L − 1. N-gram drafting has no published acceptance and is refused without a measured curve.
 
 A drafter is priced as layers of the target: draft time is the plain step times a modelled ratio.
 """
