@@ -8,9 +8,9 @@ MoRI streams the cache layer by layer while prefill runs, so that only the last 
 transfer, 47.9 GB/s). NIXL and Mooncake send the whole cache after prefill (5 µs and 400 GB/s, 10 µs and 200 GB/s).
 
 A split pays the anchor's host time on both servers: measured DeepSeek-V4-Pro ATOM splits sit 158 ms above GPU prefill
-at 8k, twice the 80 ms of the colocated anchor. Half of the anchor's host time is serial on the prefill step that admits a
-request, so that later prompts queue behind it; the rest is only latency. The first token is stamped when a decode
-replica admits the request.
+at 8k, twice the 80 ms of the colocated anchor. Half of the anchor's host time is serial on the prefill step that
+admits a request, so that later prompts queue behind it; the rest is only latency. The first token is stamped when a
+decode replica admits the request.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """Host memory as a second level of the KV cache: how much a rank holds, and how long a load keeps a request waiting.
 
 Paper §3.5, App. B.6. Blocks evicted from HBM move to DRAM; a prefix found there is copied back over the rank's own
-host link before the request is scheduled. A load adds to that request's TTFT and stalls nobody's step; loads on one link
-queue behind each other::
+host link before the request is scheduled. A load adds to that request's TTFT and stalls nobody's step; loads on one
+link queue behind each other::
 
     start = max(arrival, link free)        end = start + tokens · bytes a token of this rank / link rate
 

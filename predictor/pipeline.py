@@ -6,9 +6,9 @@
 
 ``s`` is the full-depth forward at the micro-batch, ``t_p2p`` one activation transfer, ``o`` the engine's overhead a
 hop, ``H`` the host time a step that the engine stops hiding under PP. A step makes ``p`` hops: ``p − 1`` activation
-sends and the token's return to stage 0. ``H`` is paid by every stage as soon as two or more micro-batches are in flight;
-with one client the hop overhead was measured with it inside. Stages are contiguous over nodes: ``n − 1`` forward boundaries and
-the token return cross the network, all other hops stay on the node's links.
+sends and the token's return to stage 0. ``H`` is paid by every stage as soon as two or more micro-batches are in
+flight; with one client the hop overhead was measured with it inside. Stages are contiguous over nodes: ``n − 1``
+forward boundaries and the token return cross the network, all other hops stay on the node's links.
 
 Measured on SGLang only (o = 970 µs, H = 0.33 ms + 6.3 µs · b); other engines take its hop overhead, marked as assumed,
 and pay host time only where they turn overlap off under PP.
