@@ -17,7 +17,7 @@ from predictor.cards import Platform
 from predictor.errors import BadInput, unknown_name
 
 SizeBasis = Literal["replica", "rank"]
-WritePolicy = Literal["write_through", "write_back"]
+WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,14 @@ class TierRule:
     min_load_tokens: int  # shorter hits are recomputed
     overlaps_prefill: bool  # loads layer by layer under the prefill, else before it
     source: str
+    chunk_tokens: int = 1  # copies and hits are whole multiples of this
 
 
 # By name of the engine profile. ATOM's tier is LMCache. write_back copies at the eviction and delays it.
 TIER_RULES: dict[str, TierRule] = {
     "vLLM": TierRule("replica", "write_through", 1, False, "vLLM --kv-offloading-size, native backend"),
     "SGLang": TierRule("rank", "write_through", 10, True, "SGLang HiCache, load-back from 10 host tokens"),
-    "ATOM": TierRule("rank", "write_through", 256, False, "LMCache 0.5.6 chunks of 256 tokens, size a process"),
+    "ATOM": TierRule("rank", "write_through", 256, False, "LMCache 0.5.6 chunks of 256 tokens, size a process", 256),
     "TensorRT-LLM": TierRule("rank", "write_back", 1, False, "TensorRT-LLM kv_cache_config.host_cache_size"),
 }
 

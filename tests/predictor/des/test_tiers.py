@@ -5,19 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor.des.prefix_cache import PrefixCache
-from predictor.des.tiers import (
-    OFFLOAD_ENGINES,
-    HostLink,
-    HostTier,
-    OffloadEngine,
-    TierSize,
-    WritePolicy,
-    offload_engine,
-)
-from predictor.errors import BadInput, UnknownName
+from predictor.des.tiers import OFFLOAD_RULES, TierCache, offload_rule
+from predictor.errors import UnknownName
+from predictor.offload import HostTier
 from predictor.workload.blocks import BlockForest, Prompt
 
 Block = tuple[int, ...]
+BLOCK_TOKENS = 64
 contents = st.lists(st.integers(0, 2), max_size=8).map(tuple)
 
 
@@ -58,15 +52,15 @@ class ExclusivePair:
         return min((block for block in among if block not in inner), key=lambda block: among[block])
 
 
-def tier(engine: OffloadEngine, dram_blocks: int, hbm_blocks: int = 0, block_tokens: int = 64) -> HostTier:
-    return HostTier(TierSize(dram_blocks * block_tokens * 10.0, 10.0, 1e9), engine, block_tokens, hbm_blocks)
+def tier(name: str, dram_blocks: int, hbm_blocks: int = 0) -> TierCache:
+    return TierCache(HostTier(dram_blocks * BLOCK_TOKENS, 10.0, 1e9, offload_rule(name)), BLOCK_TOKENS, hbm_blocks)
 
 
 @given(st.lists(contents, max_size=25), st.integers(0, 12), st.integers(0, 12))
 def test_an_exclusive_pair_is_two_leaf_first_caches(prompts: list[Block], hbm_blocks: int, dram_blocks: int) -> None:
     forest, reference = BlockForest(), ExclusivePair(hbm_blocks, dram_blocks)
     hbm = PrefixCache(hbm_blocks)
-    host = tier(offload_engine("trtllm-host"), dram_blocks, hbm_blocks)
+    host = tier("trtllm-host", dram_blocks, hbm_blocks)
     for content in prompts:
         prompt = place(forest, content)
         upper = hbm.resident_prefix(prompt)
@@ -78,8 +72,8 @@ def test_an_exclusive_pair_is_two_leaf_first_caches(prompts: list[Block], hbm_bl
 
 def test_a_tier_matches_what_it_stored() -> None:
     # sgl-project/sglang #33713: a tier stored, evicted and kept blocks, yet never matched them on return
-    for engine in OFFLOAD_ENGINES:
-        forest, hbm, host = BlockForest(), PrefixCache(16), tier(engine, dram_blocks=1000, hbm_blocks=16)
+    for name in OFFLOAD_RULES:
+        forest, hbm, host = BlockForest(), PrefixCache(16), tier(name, dram_blocks=1000, hbm_blocks=16)
         session = [f"a{depth}" for depth in range(16)]
         for ids in (session, session, [f"b{depth}" for depth in range(16)], [f"c{depth}" for depth in range(16)]):
             prompt = forest.named(ids)
@@ -87,11 +81,11 @@ def test_a_tier_matches_what_it_stored() -> None:
             host.used(prompt, hit)
         returning = forest.named(session)
         assert hbm.resident_prefix(returning) == 0
-        assert host.found_blocks(returning, 0) == 16, engine.name
+        assert host.found_blocks(returning, 0) == 16, name
 
 
 def test_selective_keeps_only_what_was_found_again() -> None:
-    forest, host = BlockForest(), tier(offload_engine("hicache-selective"), dram_blocks=100)
+    forest, host = BlockForest(), tier("hicache-selective", dram_blocks=100)
     prompt = forest.named([*range(10)])
     host.used(prompt, hit_blocks=0)
     assert host.found_blocks(prompt, 0) == 0
@@ -100,7 +94,7 @@ def test_selective_keeps_only_what_was_found_again() -> None:
 
 
 def test_lmcache_works_in_chunks_of_256_tokens() -> None:
-    forest, host = BlockForest(), tier(offload_engine("lmcache"), dram_blocks=100)
+    forest, host = BlockForest(), tier("lmcache", dram_blocks=100)
     prompt = forest.named([*range(11)])  # 704 tokens: two whole chunks
     host.used(prompt, 0)
     assert host.found_blocks(prompt, 0) == 8
@@ -109,14 +103,14 @@ def test_lmcache_works_in_chunks_of_256_tokens() -> None:
 
 
 def test_small_finds_are_recomputed() -> None:
-    forest, host = BlockForest(), tier(offload_engine("umbp"), dram_blocks=100)
+    forest, host = BlockForest(), tier("umbp", dram_blocks=100)
     prompt = forest.named([*range(3)])
     host.used(prompt, 0)
     assert host.found_blocks(prompt, 0) == 0  # 192 tokens, below the 256 from which it prefetches
 
 
 def test_a_full_tier_drops_the_oldest_tail() -> None:
-    forest, host = BlockForest(), tier(offload_engine("vllm-native"), dram_blocks=10)
+    forest, host = BlockForest(), tier("vllm-native", dram_blocks=10)
     first, second = forest.named([*range(8)]), forest.named([*range(100, 106)])
     host.used(first, 0)
     host.used(second, 0)
@@ -124,7 +118,7 @@ def test_a_full_tier_drops_the_oldest_tail() -> None:
 
 
 def test_blocks_hbm_gives_up_move_down() -> None:
-    forest, hbm, host = BlockForest(), PrefixCache(8), tier(offload_engine("trtllm-host"), dram_blocks=4, hbm_blocks=8)
+    forest, hbm, host = BlockForest(), PrefixCache(8), tier("trtllm-host", dram_blocks=4, hbm_blocks=8)
     prompt = forest.named([*range(8)])
     hbm.use(prompt)
     host.used(prompt, 0)
@@ -135,18 +129,16 @@ def test_blocks_hbm_gives_up_move_down() -> None:
 
 
 def test_loads_queue_on_the_link() -> None:
-    host = tier(offload_engine("vllm-native"), dram_blocks=100)
+    host = tier("vllm-native", dram_blocks=100)
     ms_a_block = 64 * 10.0 / 1e6
     assert host.load(5.0, 100) == pytest.approx(5.0 + 100 * ms_a_block)
     assert host.load(5.0, 50) == pytest.approx(5.0 + 150 * ms_a_block)
     assert host.load(9.0, 50) == pytest.approx(9.0 + 50 * ms_a_block)
 
 
-def test_engines_are_data_with_a_source() -> None:
-    assert len({engine.name for engine in OFFLOAD_ENGINES}) == len(OFFLOAD_ENGINES)
-    assert all(engine.source for engine in OFFLOAD_ENGINES)
-    assert {engine.write for engine in OFFLOAD_ENGINES} == set(WritePolicy)
-    with pytest.raises(UnknownName, match="lmcache"):
-        offload_engine("lmcash")
-    with pytest.raises(BadInput, match="positive"):
-        HostLink(0.0)
+def test_rules_are_data_with_a_source() -> None:
+    assert all(rule.source for rule in OFFLOAD_RULES.values())
+    policies = {rule.write_policy for rule in OFFLOAD_RULES.values()}
+    assert policies == {"write_through", "write_through_selective", "write_back"}
+    with pytest.raises(UnknownName, match="nearest: lmcache"):
+        offload_rule("lmcash")
