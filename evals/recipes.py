@@ -1,0 +1,50 @@
+"""What an operator knows of a corpus row beside its columns: settings of the public launch recipes."""
+
+import tomllib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from predictor.anchors.schedule import Discipline
+from predictor.types import Dtype
+
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Settings of one launch; 0 means no cap."""
+
+    kv: Dtype
+    token_budget: int
+    discipline: Discipline
+    draft_depth: int
+    running_cap: int = 0
+    spec_running_cap: int = 0
+    allreduce: str = "custom"
+    poll_steps: int = 1
+
+    def cap(self, speculates: bool) -> int:
+        """Most requests that run at once; a very large number where nothing limits them."""
+        caps = [self.running_cap, self.spec_running_cap if speculates else 0]
+        return min((cap for cap in caps if cap), default=1 << 30)
+
+
+@lru_cache(maxsize=8)
+def _file(name: str) -> dict[str, Any]:
+    with (_HERE / name).open("rb") as file:
+        return tomllib.load(file)
+
+
+@lru_cache(maxsize=4096)
+def recipe(file: str, engine: str, gpu: str, model: str, precision: str, spec: str) -> Recipe:
+    """Settings of one stack: the engine's defaults, then the first rule that matches."""
+    known = {"engine": engine, "gpu": gpu, "model": model, "precision": precision, "spec": spec}
+    data = _file(file)
+    settings: dict[str, Any] = dict(data["defaults"][engine])
+    for rule in data["rule"]:
+        if all(known[name] == value for name, value in rule["match"].items()):
+            settings |= {name: value for name, value in rule.items() if name != "match"}
+            break
+    return Recipe(**{**settings, "kv": Dtype(settings["kv"])})

@@ -1,0 +1,258 @@
+"""Served runs through the public API: solve an anchor's ladders for steps, move them, price the target's run.
+
+Vendor-neutral. A corpus hands over anchors and targets as :class:`ServedTarget`; what comes back is what a benchmark
+would have reported.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import exp, log
+
+from predictor.anchors.schedule import ClosedLoopRun, Schedule, schedule
+from predictor.anchors.solve import (
+    ServedPoint,
+    SolvedLadder,
+    decode_curve_from_served,
+    knot,
+    mean_context,
+    mean_prompt,
+    price_mean,
+    prompt_token_ms,
+)
+from predictor.cards import ModelCard
+from predictor.step.curve import DecodeCurve
+from predictor.step.model import PrefillCurve
+from predictor.transfer import KernelContext, TransferConstants, WidthLaw, move_decode, move_prefill
+from predictor.transfer.terms import step_terms
+from predictor.transfer.work import weight_counts
+
+Shape = tuple[int, int]
+
+# GPU time a prompt token and an active parameter where no anchor of the engine has two prompt lengths: 2 flop at 15% of
+# 2.5 PFLOP/s, the middle of what public MI355X and B200 ladders show in bf16-equivalent work.
+DEFAULT_COST_MS = 2.0 / (0.15 * 2.5e15) * 1e3
+# A mixed or prefill step costs this many times a decode step's fixed part on top of its tokens: it runs outside the
+# captured graph (chosen in the closed-form study of the corpus; no figure is published).
+PREFILL_FIXED_FACTOR = 2.0
+MAX_PREFILL_FIXED_MS = 60.0
+_SPLIT_ITERATIONS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """One anchor run: how it was driven and what it reported."""
+
+    run: ClosedLoopRun
+    tpot_ms: float
+    requests_per_s: float | None = None
+    ttft_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServedMeans:
+    """What a benchmark of one replica (or one split) would report."""
+
+    tpot_ms: float
+    ttft_ms: float
+    requests_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServedAnchor:
+    """An anchor solved for steps: its side of a transfer, ladders and prompt cost by shape."""
+
+    side: KernelContext
+    ladders: Mapping[Shape, SolvedLadder]
+    runs: Mapping[Shape, tuple[MeasuredRun, ...]]
+    prefill: PrefillCurve
+
+
+def rate_per_s(plan: Schedule, curve: DecodeCurve, prefill: PrefillCurve, isl_tokens: float) -> float:
+    """Requests a second over the whole run, its ramps included."""
+    return plan.requests / price_mean(plan.total, curve, prefill, isl_tokens) * 1e3
+
+
+def token_curve(curve: DecodeCurve, tokens_per_step: float) -> DecodeCurve:
+    """Steps as time a committed token."""
+    return DecodeCurve(
+        curve.batches,
+        tuple(step / tokens_per_step for step in curve.step_ms),
+        curve.context_tokens,
+        curve.tail_ms_per_request / tokens_per_step,
+    )
+
+
+def solve_anchor(
+    side: KernelContext,
+    runs: Mapping[Shape, Sequence[MeasuredRun]],
+    constants: TransferConstants,
+    fallback_token_ms: float | None = None,
+) -> ServedAnchor:
+    """Solve every ladder of an anchor; ``fallback_token_ms`` prices a prompt token where one length was measured."""
+    per_token = measured_token_ms(side, runs, constants)
+    if per_token is None:
+        per_token = fallback_token_ms or token_ms_from_cost(side, DEFAULT_COST_MS)
+    ladders: dict[Shape, SolvedLadder] = {}
+    fixed = 0.0
+    for shape, measured in runs.items():
+        points = [ServedPoint(m.run, m.tpot_ms, m.ttft_ms) for m in measured]
+        fixed = 0.0
+        for _ in range(3):
+            prefill = PrefillCurve(fixed, per_token, 0.0, fixed)
+            solved = decode_curve_from_served(points, prefill, side.tokens_per_step)
+            here = replace(side, context_tokens=solved.curve.context_tokens)
+            terms = step_terms(here, solved.curve.batches[0], constants)
+            left = solved.curve.step_ms[0] - terms.total(1.0 / constants.expert_prior_share)
+            left = max(left, constants.fixed_min_frac * solved.curve.step_ms[0])
+            fixed = min(MAX_PREFILL_FIXED_MS, PREFILL_FIXED_FACTOR * left)
+        ladders[shape] = solved
+    return ServedAnchor(
+        side, ladders, {s: tuple(r) for s, r in runs.items()}, PrefillCurve(fixed, per_token, 0.0, fixed)
+    )
+
+
+def measured_token_ms(
+    side: KernelContext, runs: Mapping[Shape, Sequence[MeasuredRun]], constants: TransferConstants
+) -> float | None:
+    """Cost a prompt token from two prompt lengths of one answer length, ms; None with a single length."""
+    shapes = sorted(runs)
+    for short in shapes:
+        for long in shapes:
+            if long[0] > short[0] and long[1] == short[1]:
+                return _from_pair(side, runs[short], runs[long], constants)
+    return None
+
+
+def _from_pair(
+    side: KernelContext, short: Sequence[MeasuredRun], long: Sequence[MeasuredRun], constants: TransferConstants
+) -> float | None:
+    near, far = (replace(side, context_tokens=mean_context(runs[0].run)) for runs in (short, long))
+    cache = [
+        (
+            batch,
+            (step_terms(far, batch, constants).kv_ms - step_terms(near, batch, constants).kv_ms) / side.tokens_per_step,
+        )
+        for batch in sorted({knot(m.run) for m in long})
+    ]
+    value = prompt_token_ms(
+        [ServedPoint(m.run, m.tpot_ms) for m in short], [ServedPoint(m.run, m.tpot_ms) for m in long], cache
+    )
+    return max(value, 1e-3) if value is not None else None
+
+
+def cost_per_parameter(side: KernelContext, per_token_ms: float) -> float:
+    """Cost of a prompt token times GPUs over active parameters: what one parameter costs an engine, ms."""
+    return per_token_ms * side.gpus / active_parameters(side.card)
+
+
+def token_ms_from_cost(side: KernelContext, cost: float) -> float:
+    """Inverse of :func:`cost_per_parameter`."""
+    return cost * active_parameters(side.card) / side.gpus
+
+
+def active_parameters(card: ModelCard) -> float:
+    """Parameters one token passes through, embeddings apart."""
+    counts = weight_counts(card)
+    return counts.attention + counts.feed_forward + counts.per_expert * counts.topk * counts.moe_layers
+
+
+@dataclass(frozen=True, slots=True)
+class MovedSteps:
+    """Step curve (time a token) and prompt cost at a target's layout and shape."""
+
+    curve: DecodeCurve
+    prefill: PrefillCurve
+
+
+def move_anchor(
+    anchor: ServedAnchor,
+    shape: Shape,
+    target: KernelContext,
+    constants: TransferConstants,
+    law: WidthLaw = "floor_split",
+) -> MovedSteps:
+    """Carry one ladder of an anchor to a target."""
+    ladder = anchor.ladders[shape]
+    source = replace(anchor.side, context_tokens=ladder.curve.context_tokens)
+    curve = move_decode(ladder.curve, source, target, law, constants)
+    prefill = ladder.prefill
+    if law not in ("unchanged", "scale"):
+        prefill = move_prefill(prefill, source, target, constants)
+    return MovedSteps(token_curve(curve, target.tokens_per_step), prefill)
+
+
+def predict_colocated(moved: MovedSteps, run: ClosedLoopRun) -> ServedMeans:
+    """What a run on one replica reports, before any residual of the anchor."""
+    plan = schedule(run)
+    isl = mean_prompt(run)
+    return ServedMeans(
+        tpot_ms=price_mean(plan.tpot, moved.curve, moved.prefill, isl),
+        ttft_ms=price_mean(plan.ttft, moved.curve, moved.prefill, isl),
+        requests_per_s=rate_per_s(plan, moved.curve, moved.prefill, isl),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPools:
+    """A disaggregated deployment under a closed loop."""
+
+    decode_workers: int
+    prefill_workers: int
+    prefill: PrefillCurve  # at the prefill workers' layout
+    handoff_ms: float = 0.0
+
+
+def predict_split(moved: MovedSteps, pools: SplitPools, run: ClosedLoopRun) -> ServedMeans:
+    """What a split reports: decode without stalls, and a prefill pool that may be the narrower pass.
+
+    Fixed point of ``rate = min(C / (TTFT + n·TPOT(B)), prefill rate)``, ``B = rate · n · TPOT(B) / decode workers``.
+    Ramps at both ends of the run cost what they cost a colocated run of the same lengths.
+    """
+    isl, answer = mean_prompt(run), mean_answer(run)
+    prompt_ms = pools.prefill.prompt_ms(round(isl))
+    most = pools.prefill_workers / (prompt_ms - pools.prefill.fixed_ms)
+    batch = run.clients / pools.decode_workers
+    tpot = rate = 0.0
+    for _ in range(_SPLIT_ITERATIONS):
+        tpot = moved.curve.at(batch)
+        rate = min(run.clients / (prompt_ms + pools.handoff_ms + answer * tpot), most)
+        wanted = rate * answer * tpot / pools.decode_workers
+        batch = max(1.0, min(run.max_running, 0.5 * (batch + wanted)))
+    ttft = run.clients / rate - answer * tpot
+    return ServedMeans(tpot, ttft, rate * 1e3 * ramp_share(run))
+
+
+def mean_answer(run: ClosedLoopRun) -> float:
+    """Mean answer length of a run, tokens."""
+    return run.osl_tokens * (1.0 + run.length_range_frac) / 2.0
+
+
+def ramp_share(run: ClosedLoopRun) -> float:
+    """Share of the clients that are busy on average, from burst to last answer, with steps of equal length."""
+    plan = schedule(replace(run, isl_tokens=1))
+    return plan.output_tokens / (min(run.clients, run.max_running) * sum(plan.total.decode.values()))
+
+
+def rate_residual(anchor: ServedAnchor, shape: Shape, clients: float) -> float:
+    """Measured over reproduced requests a second of the anchor's ladder, log-interpolated to a load; 1 if unknown."""
+    ladder = anchor.ladders[shape]
+    curve = token_curve(ladder.curve, anchor.side.tokens_per_step)
+    points = []
+    for m in anchor.runs[shape]:
+        if m.requests_per_s is None:
+            continue
+        rate = rate_per_s(schedule(m.run), curve, ladder.prefill, mean_prompt(m.run))
+        points.append((m.run.clients, log(m.requests_per_s / rate)))
+    if not points:
+        return 1.0
+    return exp(_log_interpolate(sorted(points), clients))
+
+
+def _log_interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
+    if x <= points[0][0]:
+        return points[0][1]
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if x <= x1:
+            return y0 + (y1 - y0) * log(x / x0) / log(x1 / x0)
+    return points[-1][1]

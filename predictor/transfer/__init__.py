@@ -1,0 +1,18 @@
+"""Transfer laws: one measured kernel set moved to another layout, one mechanism a module."""
+
+from predictor.transfer.constants import TransferConstants, default_constants
+from predictor.transfer.context import KernelContext
+from predictor.transfer.prefill import move_prefill
+from predictor.transfer.width import Shrink, WidthLaw, equation_1, measured_shrink, move_decode
+
+__all__ = [
+    "KernelContext",
+    "Shrink",
+    "TransferConstants",
+    "WidthLaw",
+    "default_constants",
+    "equation_1",
+    "measured_shrink",
+    "move_decode",
+    "move_prefill",
+]

@@ -1,0 +1,67 @@
+"""Prompt work across layouts.
+
+The fixed part of a prefill step is kept (paper §3.1.2: 146.9 and 145.9 ms at TP4 and TP8). Of the cost a token, the
+all-reduces of two blocks a layer are moved by their own law and the rest by width::
+
+    c' = (c − A(w))·(w/w')^e + A(w'),     A(w) = n·2·hidden/(share·B(w))
+
+``A`` is zero on one GPU, which is why some models gain nothing from TP1 to TP2 and halve from there on.
+"""
+
+from predictor.step.model import PrefillCurve
+from predictor.transfer.constants import TransferConstants, default_constants, link_scale
+from predictor.transfer.context import KernelContext
+from predictor.transfer.terms import by_gpus
+
+_ACTIVATION_BYTES = 2.0
+_MAX_ALLREDUCE_SHARE = 0.7  # of a measured cost a token: the rest is computation that took some time
+# Bytes on the wire of a quantised quick-reduce against bf16: 4-bit codes and their scales.
+QUICK_REDUCE_INT4 = 0.28
+
+
+def allreduce_ms_per_token(side: KernelContext, constants: TransferConstants) -> float:
+    """Time a prompt token spends in all-reduces, ms."""
+    if side.gpus == 1:
+        return 0.0
+    blocks = 1 if side.layout.attn_dp > 1 else 2
+    message = side.card.hidden * _ACTIVATION_BYTES * (QUICK_REDUCE_INT4 if side.allreduce == "quick_int4" else 1.0)
+    bandwidth = by_gpus(constants.allreduce_gb_s, side.gpus) * 1e9 * link_scale(side.platform)
+    return blocks * side.card.layers * message / (bandwidth * constants.prefill_allreduce_share) * 1e3
+
+
+def move_per_token(
+    per_token_ms: float, source: KernelContext, target: KernelContext, constants: TransferConstants
+) -> float:
+    """Cost of a prompt token at the target's layout."""
+    modelled = allreduce_ms_per_token(source, constants)
+    here = min(modelled, _MAX_ALLREDUCE_SHARE * per_token_ms)
+    scale = here / modelled if modelled else 1.0  # a ladder that shows less than the model says keeps its discount
+    there = allreduce_ms_per_token(target, constants) * scale
+    width: float = (source.gpus / target.gpus) ** constants.prefill_exponent
+    return (per_token_ms - here) * width + there
+
+
+def prefill_ratio(
+    source: KernelContext, target: KernelContext, per_token_ms: float, constants: TransferConstants
+) -> float:
+    """Factor on a cost a token; 1 where there is none."""
+    if per_token_ms <= 0.0:
+        return 1.0
+    return move_per_token(per_token_ms, source, target, constants) / per_token_ms
+
+
+def move_prefill(
+    curve: PrefillCurve, source: KernelContext, target: KernelContext, constants: TransferConstants | None = None
+) -> PrefillCurve:
+    """Carry prompt coefficients to another layout; identity at the same one, exactly."""
+    if source.layout == target.layout:
+        return curve
+    known = constants or default_constants(source.platform)
+    ratio = prefill_ratio(source, target, curve.per_token_ms, known)
+    return PrefillCurve(
+        fixed_ms=curve.fixed_ms,
+        per_token_ms=curve.per_token_ms * ratio,
+        per_token2_ms=curve.per_token2_ms * (source.gpus / target.gpus),
+        mixed_fixed_ms=curve.mixed_fixed_ms,
+        per_request_ms=curve.per_request_ms,
+    )

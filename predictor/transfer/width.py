@@ -1,0 +1,146 @@
+"""Decode steps across layouts: the literal Eq. 1 of the paper and the laws scored beside it.
+
+``floor_split`` (the default) moves each part of a step by its own mechanism::
+
+    s'(b) = h + D' + K'(b) + x·E'(b) + A'(b) + g(b)·(w/w')^γ
+
+with ``h`` fixed cost (launches, sampling, host), ``D`` dense and attention weights, ``K`` cache reads, ``E`` expert
+bytes of the busiest rank over the HBM peak, ``A`` all-reduces, and ``g`` what is left of the growth with batch. ``x``
+comes from the ladder's own growth (:mod:`predictor.transfer.identify`), ``h`` is what the terms leave of the cheapest
+step. At equal layout and context every term cancels and the measured step is returned exactly.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log, log2
+from typing import Literal
+
+from predictor.errors import AnchorRefused, BadInput
+from predictor.step.curve import DecodeCurve
+from predictor.transfer.constants import TransferConstants, default_constants
+from predictor.transfer.context import KernelContext
+from predictor.transfer.identify import split_ladder
+from predictor.transfer.prefill import prefill_ratio
+from predictor.transfer.terms import step_terms
+
+WidthLaw = Literal["floor_split", "eq1", "scale", "unchanged"]
+
+RHO_BOUNDS = (0.5, 1.0)  # paper B.1: an ideal halving, and no gain
+MIN_EXCESS_MS = 1.0  # paper §3.1.2: below it the ratio of excesses is noise
+# Batches added above a ladder's last one, so that terms which bend there (distinct experts) are followed.
+_EXTENSION_FACTORS = (2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Shrink:
+    """Measured ρ per doubling at rising batches (paper B.1)."""
+
+    batches: tuple[float, ...]
+    rho: tuple[float, ...]
+
+    def at(self, batch: float) -> float:
+        """Interpolated in log batch, held at the ends."""
+        if batch <= self.batches[0]:
+            return self.rho[0]
+        for low, high, left, right in zip(self.batches, self.batches[1:], self.rho, self.rho[1:], strict=False):
+            if batch <= high:
+                return left + (right - left) * log(batch / low) / log(high / low)
+        return self.rho[-1]
+
+
+def measured_shrink(curve: DecodeCurve, half_width: DecodeCurve) -> Shrink | None:
+    """ρ per doubling from a sibling harvested at half the width (paper §3.1.2, B.1).
+
+    The ratio of the excesses above each sweep's own batch-1 step, at shared batches above 1 whose excess at the half
+    width is at least 1 ms, clamped to [0.5, 1]. None where no batch qualifies.
+    """
+    floor, half_floor = curve.step_ms[0], half_width.step_ms[0]
+    steps, half_steps = (dict(zip(c.batches, c.step_ms, strict=True)) for c in (curve, half_width))
+    shared = sorted(set(steps) & set(half_steps) - {min(curve.batches), min(half_width.batches)})
+    pairs = [(b, steps[b] - floor, half_steps[b] - half_floor) for b in shared]
+    kept = [(b, excess / half) for b, excess, half in pairs if half >= MIN_EXCESS_MS and excess >= MIN_EXCESS_MS]
+    if not kept:
+        return None
+    low, high = RHO_BOUNDS
+    return Shrink(tuple(float(b) for b, _ in kept), tuple(min(high, max(low, ratio)) for _, ratio in kept))
+
+
+def check_movable(source: KernelContext, target: KernelContext) -> None:
+    """Raise AnchorRefused where the two sides differ in what no width law moves."""
+    differing = [
+        f"{field} {getattr(source, field)!r} against {getattr(target, field)!r}"
+        for field in ("engine", "precision", "draft_depth", "tokens_per_step")
+        if getattr(source, field) != getattr(target, field)
+    ]
+    for name in ("card", "platform"):
+        a, b = getattr(source, name).name, getattr(target, name).name
+        differing += [f"{name} {a} against {b}"] if a != b else []
+    if differing:
+        raise AnchorRefused(f"no width law moves between kernel sets that differ in {', '.join(differing)}")
+
+
+def move_decode(
+    curve: DecodeCurve,
+    source: KernelContext,
+    target: KernelContext,
+    law: WidthLaw = "floor_split",
+    constants: TransferConstants | None = None,
+    shrink: Shrink | None = None,
+) -> DecodeCurve:
+    """Carry a decode sweep from one layout (and context) to another.
+
+    Batches are those of the sweep, and multiples of its last one, over the whole replica. ``shrink`` is used by ``eq1``
+    only. Identity at equal layout and context, exactly.
+    """
+    check_movable(source, target)
+    known = constants or default_constants(source.platform)
+    if law == "unchanged":
+        return curve
+    ratio = source.gpus / target.gpus
+    if law == "scale":
+        return _scaled(curve, [step * ratio for step in curve.step_ms], ratio)
+    if law == "eq1":
+        return equation_1(curve, source.gpus, target.gpus, shrink)
+    if law == "floor_split":
+        return _floor_split(curve, source, target, known)
+    raise BadInput(f"width law {law!r} is not known; known: floor_split, eq1, scale, unchanged")
+
+
+def equation_1(curve: DecodeCurve, width: int, target_width: int, shrink: Shrink | None = None) -> DecodeCurve:
+    """``s_w'(b) = f + (s_w(b) − f)·ρ`` with f the cheapest step of the sweep (paper Eq. 1).
+
+    ρ is w/w' unless measured; a measured ρ is raised to the number of doublings.
+
+    >>> equation_1(DecodeCurve((1, 8), (10.0, 14.0), 0.0), 4, 8).step_ms
+    (10.0, 12.0)
+    """
+    floor = min(curve.step_ms)
+    doublings = log2(target_width / width)
+    ratios = [shrink.at(b) ** doublings if shrink else width / target_width for b in curve.batches]
+    steps = [floor + (step - floor) * rho for step, rho in zip(curve.step_ms, ratios, strict=True)]
+    return _scaled(curve, steps, ratios[-1])
+
+
+def _scaled(curve: DecodeCurve, steps: Sequence[float], tail_ratio: float) -> DecodeCurve:
+    return DecodeCurve(curve.batches, tuple(steps), curve.context_tokens, curve.tail_ms_per_request * tail_ratio)
+
+
+def _floor_split(
+    curve: DecodeCurve, source: KernelContext, target: KernelContext, constants: TransferConstants
+) -> DecodeCurve:
+    here = [step_terms(source, b, constants) for b in curve.batches]
+    split = split_ladder(curve.batches, curve.step_ms, here, 1.0 / constants.expert_prior_share, constants.prior_weight)
+    left = [step - t.total(split.expert_slowness) for step, t in zip(curve.step_ms, here, strict=True)]
+    fixed = max(min(left), constants.fixed_min_frac * curve.step_ms[0])
+    growth = [value - fixed for value in left]
+    ratio = (source.gpus / target.gpus) ** constants.growth_exponent
+    moved = [fixed + (g * ratio if g > 0.0 else g) for g in growth]
+    last = curve.batches[-1]
+    tail = curve.tail_ms_per_request * prefill_ratio(source, target, curve.tail_ms_per_request, constants)
+    batches = (*curve.batches, *(last * factor for factor in _EXTENSION_FACTORS))
+    steps = []
+    for index, batch in enumerate(batches):
+        base = moved[min(index, len(moved) - 1)] + max(0, batch - last) * tail
+        steps.append(base + step_terms(target, batch, constants).total(split.expert_slowness))
+    floor = constants.fixed_min_frac * min(curve.step_ms)
+    return DecodeCurve(batches, tuple(max(floor, step) for step in steps), target.context_tokens, tail)
