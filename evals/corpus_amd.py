@@ -1,6 +1,6 @@
 """Accuracy on the public AMD served-run corpus: ``python -m evals.corpus_amd --json``.
 
-Anchors by rule A2; the rows are InferenceX runs on MI300X, MI325X and MI355X (source in ``docs/corpora.md``). Nothing is
+Anchors by rule A2; rows are InferenceX runs on MI300X, MI325X and MI355X (source in ``docs/corpora.md``). Nothing is
 fitted to target rows. ``--extra FILE`` adds rows of the same format that are never anchors.
 """
 

@@ -132,15 +132,19 @@ def _floor_split(
     split = split_ladder(curve.batches, curve.step_ms, here, 1.0 / constants.expert_prior_share, constants.prior_weight)
     left = [step - t.total(split.expert_slowness) for step, t in zip(curve.step_ms, here, strict=True)]
     fixed = max(min(left), constants.fixed_min_frac * curve.step_ms[0])
-    growth = [value - fixed for value in left]
-    ratio = (source.gpus / target.gpus) ** constants.growth_exponent
-    moved = [fixed + (g * ratio if g > 0.0 else g) for g in growth]
+    shrink = (source.gpus / target.gpus) ** constants.growth_exponent - 1.0
+    slowness = split.expert_slowness
     last = curve.batches[-1]
     tail = curve.tail_ms_per_request * prefill_ratio(source, target, curve.tail_ms_per_request, constants)
+    # Differences, so that a layout moved onto itself returns the measured numbers to the last bit.
+    steps = [
+        step + (step_terms(target, batch, constants).total(slowness) - t.total(slowness)) + max(0.0, r - fixed) * shrink
+        for batch, step, t, r in zip(curve.batches, curve.step_ms, here, left, strict=True)
+    ]
+    at_last = step_terms(target, last, constants).total(slowness)
     batches = (*curve.batches, *(last * factor for factor in _EXTENSION_FACTORS))
-    steps = []
-    for index, batch in enumerate(batches):
-        base = moved[min(index, len(moved) - 1)] + max(0, batch - last) * tail
-        steps.append(base + step_terms(target, batch, constants).total(split.expert_slowness))
+    for batch in batches[len(steps) :]:
+        more = step_terms(target, batch, constants).total(slowness) - at_last
+        steps.append(steps[len(curve.batches) - 1] + more + (batch - last) * tail)
     floor = constants.fixed_min_frac * min(curve.step_ms)
     return DecodeCurve(batches, tuple(max(floor, step) for step in steps), target.context_tokens, tail)
