@@ -307,6 +307,16 @@ def test_sglang_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert log.loads().sum() == (5 + 4) * 2 * 2
 
 
+def test_a_file_that_pytorch_wrote() -> None:
+    """Written by ``torch.save`` of PyTorch 1.13 in the recorder's layout: two passes of 3 layers, the first dense."""
+    path = Path(__file__).parent / "data" / "expert_distribution_recorder.pt"
+    buffer = np.arange(3 * 40 * 8, dtype=np.int32).reshape(3, 40, 8) % 4
+    log = read_sglang(path, 4)
+    assert [len(run) for run in log.prefill_runs] == [3, 2]
+    assert (log.prefill_runs[0] == buffer[1:, :3].transpose(1, 0, 2)).all()
+    assert (log.decode_steps[0] == buffer[1:, 5:9].transpose(1, 0, 2)).all()
+
+
 def test_sglang_dumps_that_cannot_be_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_torch(tmp_path / "stat.pt", {"logical_count": np.zeros((1, 2, 4), dtype=np.int32)}, monkeypatch)
     with pytest.raises(BadFile, match="per_token"):
