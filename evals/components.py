@@ -30,6 +30,8 @@ from predictor.pipeline import (
 )
 from predictor.profiles.loader import engine_profile, model_card, platform
 from predictor.speculation import given_acceptance, published_curves
+from predictor.step.curve import DecodeCurve
+from predictor.transfer.width import equation_1, measured_shrink
 from predictor.types import Layout
 
 Kind = Literal["value", "at_most", "at_least"]
@@ -46,6 +48,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
 
 def published_rows() -> Iterator[Row]:
     """Checks that need no measured file."""
+    yield from width_rows()
     yield from expert_rows()
     yield from communication_rows()
     yield from host_rows()
@@ -65,6 +68,25 @@ def row(what: str, paper: float, ours: float, bound_pct: float, kind: Kind = "va
         "kind": kind,
         "ok": passed[kind],
     }
+
+
+# ---- width ---------------------------------------------------------------------------------------------------------
+
+
+def width_rows() -> Iterator[Row]:
+    """Eq. 1 on exact decompositions: a fixed part, and a rest that shrinks by ρ a doubling (§3.1.2, B.1)."""
+    fixed_ms, rest_ms = 9.7, {1: 0.0, 2: 2.6, 8: 5.1, 32: 11.3, 64: 17.9}
+
+    def sweep(doublings: int, rho: float) -> DecodeCurve:
+        return DecodeCurve(tuple(rest_ms), tuple(fixed_ms + rest * rho**doublings for rest in rest_ms.values()), 1024.0)
+
+    def worst(ours: DecodeCurve, exact: DecodeCurve) -> tuple[float, float]:
+        return max(zip(exact.step_ms, ours.step_ms, strict=True), key=lambda pair: abs(pair[1] - pair[0]))
+
+    exact, ours = worst(equation_1(sweep(0, 0.5), 4, 8), sweep(1, 0.5))
+    yield row("Eq. 1, TP4 to TP8, ideal halving, batch of the largest miss (ms)", exact, ours, 1e-9)
+    exact, ours = worst(equation_1(sweep(1, 0.7), 4, 16, measured_shrink(sweep(1, 0.7), sweep(0, 0.7))), sweep(3, 0.7))
+    yield row("Eq. 1, TP4 to TP16, ρ of 0.7 measured against TP2, same (ms)", exact, ours, 1e-9)
 
 
 # ---- experts -------------------------------------------------------------------------------------------------------
