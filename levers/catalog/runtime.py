@@ -1,0 +1,159 @@
+"""Levers 25–33: scheduler limits, speculation and memory tiers."""
+
+from levers.catalog.common import ATOM, SGLANG, TRTLLM, VLLM, always, constant, flags, title
+from levers.context import GB, LeverValue, SearchContext
+from levers.lever import Group, Kind, Lever, Range
+from levers.reasons import Reason
+
+SCHEDULER = "scheduler"
+MAX_DRAFT_DEPTH = 8  # paper Table 4: depth 0-8
+HOST_DRAM_SHARE = 0.8  # SGLang keeps its host pool below 0.8 of the node's memory when it sizes it itself
+ALL_BLOCKS = (None, 1, 16, 32, 64, 128, 256)
+# page or block sizes each engine's flag accepts
+ENGINE_BLOCKS: dict[str, tuple[int, ...]] = {
+    VLLM: (1, 16, 32, 64, 128, 256),
+    SGLANG: (1, 16, 32, 64, 128, 256),
+    ATOM: (16, 32, 64, 128, 256),
+    TRTLLM: (16, 32, 64, 128),
+}
+
+
+def block_listed(context: SearchContext, value: LeverValue) -> Reason | None:
+    """The engine's flag must accept the size."""
+    sizes = ENGINE_BLOCKS.get(context.engine.name, ())
+    if value is None or value in sizes:
+        return None
+    listed = ", ".join(str(size) for size in sizes)
+    return Reason("block_size_engine", f"block_size={value}: {title(context)} accepts {listed}")
+
+
+def spec_candidates(context: SearchContext) -> tuple[LeverValue, ...]:
+    """Methods of paper Table 4."""
+    return ("none", "mtp", "eagle3", "dspark", "ngram")
+
+
+def spec_listed(context: SearchContext, value: LeverValue) -> Reason | None:
+    """The engine must have the method, and the model its drafter."""
+    if value == "none":
+        return None
+    if value not in context.engine.spec_methods:
+        have = ", ".join(context.engine.spec_methods) or "none"
+        return Reason("spec_engine", f"spec_method={value}: {title(context)} does not offer it; it has {have}")
+    if value == "mtp" and not context.card.mtp_layers:
+        return Reason("spec_mtp", f"spec_method=mtp: {context.card.name} has no MTP layers; use ngram or a draft model")
+    if value in ("eagle3", "dspark") and value not in context.card.drafters:
+        return Reason("spec_drafter", f"spec_method={value}: no published {value} drafter for {context.card.name}")
+    return None
+
+
+def depth_candidates(context: SearchContext) -> tuple[LeverValue, ...]:
+    """Every depth of paper Table 4 that drafts something."""
+    return tuple(range(1, MAX_DRAFT_DEPTH + 1))
+
+
+def depth_allowed(context: SearchContext, value: LeverValue) -> Reason | None:
+    """ATOM drafts 1 to 4 tokens; each engine says its own range."""
+    assert isinstance(value, int)
+    low, high = context.engine.spec_depth_range
+    if value == 0 or low <= value <= high:
+        return None
+    return Reason("spec_depth_engine", f"spec_depth={value}: {title(context)} drafts {low} to {high} tokens")
+
+
+def host_share_gb(context: SearchContext) -> float:
+    """Host memory that one GPU's rank may use, GB."""
+    return HOST_DRAM_SHARE * context.platform.host_dram_bytes / context.cluster.gpus_per_node / GB
+
+
+def host_candidates(context: SearchContext) -> tuple[LeverValue, ...]:
+    """None, and a quarter, half and all of a GPU's share of host memory, rounded down to 16 GB."""
+    share = host_share_gb(context)
+    sizes = {float(int(share * part) // 16 * 16) for part in (0.25, 0.5, 1.0)}
+    return (0.0, *sorted(size for size in sizes if size > 0), float(int(2 * share) // 16 * 16))
+
+
+def host_fits(context: SearchContext, value: LeverValue) -> Reason | None:
+    """The ranks of one node share its memory."""
+    assert isinstance(value, int | float)
+    share = host_share_gb(context)
+    if value <= share:
+        return None
+    node_gb = context.platform.host_dram_bytes / GB
+    return Reason(
+        "host_dram",
+        f"host_kv_gb={value:g} on each of {context.cluster.gpus_per_node} GPUs is "
+        f"{value * context.cluster.gpus_per_node:,.0f} GB, over {HOST_DRAM_SHARE:.0%} of the node's {node_gb:,.0f} GB: "
+        f"use at most {share:.0f}",
+    )
+
+
+LEVERS = (
+    Lever(
+        25, "max_running", Group.SCHEDULER, Kind.SCHEDULER, "cap on running requests", SCHEDULER, "max_running",
+        constant(None, 8, 16, 32, 48, 64, 128, 256, 512, 1024), always(None),
+        flags("--max-num-seqs (by GPU)", "--max-running-requests (auto)", "--max-num-seqs (512)",
+              "max_batch_size (2048)",
+              {VLLM: "for each attention-DP rank", SGLANG: "over all attention-DP ranks", ATOM: "for each rank",
+               TRTLLM: "for each rank"}),
+        (), Range(1, 4096, default_allowed=True),
+    ),
+    Lever(
+        26, "token_budget", Group.SCHEDULER, Kind.SCHEDULER, "tokens one step may process", SCHEDULER, "token_budget",
+        constant(None, 2048, 4096, 8192, 16384, 32768, 65536), always(None),
+        flags("--max-num-batched-tokens (by GPU)", "--max-prefill-tokens (16384)", "--max-num-batched-tokens (16384)",
+              "max_num_tokens (8192)"),
+        (), Range(512, 65536, default_allowed=True),
+    ),
+    Lever(
+        27, "chunk_size", Group.SCHEDULER, Kind.SCHEDULER, "prompt tokens of one request in a step (0: no limit)",
+        SCHEDULER, "chunk_size", constant(None, 0, 1024, 2048, 4096, 8192, 16384), always(None),
+        flags("--long-prefill-token-threshold (0)", "--chunked-prefill-size (by GPU)",
+              "--long-prefill-token-threshold (0)", "enable_chunked_prefill (false)",
+              {SGLANG: "divided by attention DP: multiply it; -1 for no limit",
+               TRTLLM: "a switch; the chunk is what is left of max_num_tokens"}),
+        (), Range(0, 65536, default_allowed=True),
+    ),
+    Lever(
+        28, "kv_mem_fraction", Group.SCHEDULER, Kind.SCHEDULER, "share of memory for weights and KV (each engine its "
+        "own base)", SCHEDULER, "kv_mem_fraction", constant(None, 0.8, 0.85, 0.9, 0.92, 0.95), always(None),
+        flags("--gpu-memory-utilization (0.92)", "--mem-fraction-static (by GPU)", "--gpu-memory-utilization (0.9)",
+              "kv_cache_config.free_gpu_memory_fraction (0.9)"),
+        (), Range(0.5, 0.97, integer=False, default_allowed=True),
+    ),
+    Lever(
+        29, "block_size", Group.SCHEDULER, Kind.SCHEDULER, "tokens of one KV block", SCHEDULER, "block_size",
+        constant(*ALL_BLOCKS), always(None),
+        flags("--block-size (16 or the backend's)", "--page-size (1 or the backend's)", "--block-size (16)",
+              "kv_cache_config.tokens_per_block (32)"),
+        (block_listed,),
+    ),
+    Lever(
+        30, "spec_method", Group.SPECULATION, Kind.ANCHOR, "how tokens are drafted", "speculation", "method",
+        spec_candidates, always("none"),
+        flags("--speculative-config", "--speculative-algorithm", "--method", "speculative_config.decoding_type"),
+        (spec_listed,),
+    ),
+    Lever(
+        31, "spec_depth", Group.SPECULATION, Kind.TRANSFERABLE, "drafted tokens a step", "speculation", "depth",
+        depth_candidates, always(1),
+        flags("num_speculative_tokens in --speculative-config", "--speculative-num-steps",
+              "--num-speculative-tokens (1)", "max_draft_len or num_nextn_predict_layers",
+              {SGLANG: "with --speculative-eagle-topk 1 and --speculative-num-draft-tokens depth + 1"}),
+        (depth_allowed,), Range(0, MAX_DRAFT_DEPTH), governor=("spec_method", "none"),
+    ),
+    Lever(
+        32, "prefix_cache", Group.MEMORY, Kind.SCHEDULER, "whether prompts reuse cached blocks", SCHEDULER,
+        "prefix_cache", constant(True, False), always(True),
+        flags("--[no-]enable-prefix-caching (on)", "--disable-radix-cache (on)", "--[no-]enable_prefix_caching (on)",
+              "kv_cache_config.enable_block_reuse (true)"),
+    ),
+    Lever(
+        33, "host_kv_gb", Group.MEMORY, Kind.TRANSFERABLE, "host memory for evicted KV, GB for each GPU", "",
+        "host_kv_gb", host_candidates, always(0.0),
+        flags("--kv-offloading-size (0)", "--enable-hierarchical-cache --hicache-size (off)",
+              "--kv-transfer-config lmcache_offload (off)", "kv_cache_config.host_cache_size (0)",
+              {VLLM: "total over the TP ranks: multiply by tp", SGLANG: "for each rank", ATOM: "for each process",
+               TRTLLM: "bytes for each rank"}),
+        (host_fits,), Range(0, 1e5, integer=False),
+    ),
+)  # fmt: skip

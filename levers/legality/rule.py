@@ -1,0 +1,47 @@
+"""What a legality rule is: a named predicate over a whole deployment."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from levers.context import SearchContext
+from levers.reasons import Reason
+from predictor.types import Deployment, Layout, SchedulerSettings, Workload
+
+Check = Callable[[Deployment, Workload, SearchContext], Iterator[Reason]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One predicate, for which engines it holds, and where it comes from."""
+
+    name: str
+    summary: str
+    source: str
+    check: Check
+    engines: tuple[str, ...] = ()  # empty: all
+    before: str = ""  # holds for releases before this one; empty: all
+
+    def applies(self, context: SearchContext) -> bool:
+        """Whether the rule concerns this engine and release."""
+        if self.engines and context.engine.name not in self.engines:
+            return False
+        return not self.before or not context.at_least(self.before)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One pool of a deployment, as the rules see it."""
+
+    label: str  # "" for the colocated or decode pool, "prefill pool: " for the other
+    layout: Layout
+    replicas: int
+    scheduler: SchedulerSettings
+
+
+def pools(deployment: Deployment) -> tuple[Pool, ...]:
+    """The colocated pool, or the decode and prefill pools."""
+    main = Pool("", deployment.layout, deployment.replicas, deployment.scheduler)
+    if deployment.prefill is None:
+        return (main,)
+    prefill = deployment.prefill
+    return main, Pool("prefill pool: ", prefill.layout, prefill.replicas, prefill.scheduler)

@@ -1,0 +1,210 @@
+"""Scheduler limits, speculation, host memory and the two pools of a disaggregated deployment."""
+
+from collections.abc import Iterator
+
+from levers.catalog.common import ATOM, SGLANG, TRTLLM, VLLM, is_hybrid
+from levers.catalog.parallel import handoff_available
+from levers.catalog.runtime import block_listed, depth_allowed, host_fits, spec_listed
+from levers.context import SearchContext
+from levers.legality.rule import Rule, pools
+from levers.reasons import Reason
+from predictor.types import Deployment, Workload
+
+TRT_DP_CHUNK_FIXED = "1.0"  # NVIDIA/TensorRT-LLM#5267 was reported on 0.21
+MAX_FRACTION = 0.97  # above it graph capture runs out of memory, vllm-project/vllm#57475
+
+
+def prompt_fits_context(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
+    """Prompt and answer fit the model's context."""
+    tokens, limit = workload.isl_tokens + workload.osl_tokens, context.card.max_context_tokens
+    if tokens > limit:
+        yield Reason("context_length", f"{tokens} tokens a request exceed the {limit} of {context.card.name}'s context")
+
+
+def budget_covers_prompt(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
+    """Without chunking a prompt must fit one step's token budget."""
+    for pool in pools(deployment):
+        chunk = pool.scheduler.chunk_size
+        chunked = bool(chunk) if chunk is not None else context.engine.chunked_prefill
+        budget = pool.scheduler.token_budget or context.engine.version(_known(context)).token_budget
+        if not chunked and workload.isl_tokens > budget:
+            yield Reason(
+                "prompt_over_budget",
+                f"{pool.label}prompts of {workload.isl_tokens} tokens exceed token_budget={budget} with chunked prefill off, "
+                f"and are rejected: set chunk_size or token_budget ≥ {workload.isl_tokens}",
+            )
+
+
+def _known(context: SearchContext) -> str:
+    """The release whose defaults are tabled, or the newest."""
+    names = [release.version for release in context.engine.versions]
+    return context.engine_version if context.engine_version in names else ""
+
+
+def budget_covers_batch(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
+    """vLLM refuses a token budget below the cap on sequences when both are given."""
+    for pool in pools(deployment):
+        budget, running = pool.scheduler.token_budget, pool.scheduler.max_running
+        if budget is not None and running is not None and budget < running:
+            yield Reason(
+                "budget_under_batch", f"{pool.label}token_budget={budget} is below max_running={running}: raise it"
+            )
+
+
+def chunk_pages(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
+    """A chunk is a whole number of blocks on every rank."""
+    for pool in pools(deployment):
+        chunk, block = pool.scheduler.chunk_size, pool.scheduler.block_size
+        ranks = pool.layout.attn_dp if context.engine.name == SGLANG else 1
+        if chunk and block and (chunk % (ranks * block) or chunk < ranks * block):
+            yield Reason(
+                "chunk_pages",
+                f"{pool.label}chunk_size={chunk} over {ranks} attention rank{'s' * (ranks > 1)} is not a multiple of "
+                f"block_size={block}: use a multiple of {ranks * block}",
+            )
+
+
+def attention_dp_caps(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
+    """SGLang divides its running cap by attention DP: each rank needs one slot."""
+    for pool in pools(deployment):
+        running, ranks = pool.scheduler.max_running, pool.layout.attn_dp
+        if running is not None and running < ranks:
+            yield Reason(
+                "running_per_rank", f"{pool.label}max_running={running} over {ranks} attention ranks leaves none a rank"
+            )
+
+
+def fraction_cap(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
+    """Graph capture needs memory outside the fraction."""
+    for pool in pools(deployment):
+        fraction = pool.scheduler.kv_mem_fraction
+        if fraction is not None and fraction > MAX_FRACTION:
+            yield Reason(
+                "kv_fraction",
+                f"{pool.label}kv_mem_fraction={fraction:g} leaves no room to capture graphs: use at most {MAX_FRACTION:g}",
+            )
+
+
+def block_accepted(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
+    """The engine's flag accepts the block size."""
+    for pool in pools(deployment):
+        reason = block_listed(context, pool.scheduler.block_size)
+        if reason:
+            yield Reason(reason.code, pool.label + reason.message)
+
+
+def attention_dp_chunking(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
+    """TensorRT-LLM 0.x hangs with chunked prefill under attention DP once a prompt exceeds the budget."""
+    for pool in pools(deployment):
+        if pool.layout.attn_dp > 1 and pool.scheduler.chunk_size:
+            yield Reason(
+                "attn_dp_chunk",
+                f"{pool.label}attention DP with chunked prefill hangs on TensorRT-LLM {context.engine_version}: raise "
+                f"token_budget to the longest prompt, or use {TRT_DP_CHUNK_FIXED} or later",
+            )
+
+
+def speculation_available(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
+    """Method and depth that the engine, the model and its drafter have."""
+    speculation = deployment.speculation
+    if not speculation.active:
+        return
+    reason = spec_listed(context, speculation.method)
+    if reason:
+        yield reason
+        return
+    reason = depth_allowed(context, speculation.depth)
+    if reason:
+        yield reason
+    predicted = context.card.mtp_layers
+    multiple = speculation.method == "mtp" and context.engine.name == VLLM and predicted > 1
+    if multiple and speculation.depth % predicted:
+        yield Reason(
+            "spec_depth_multiple",
+            f"spec_depth={speculation.depth}: vLLM drafts a multiple of the {predicted} MTP layers of {context.card.name}",
+        )
+
+
+def host_memory(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
+    """The host pools of all GPUs of a node fit its memory."""
+    reason = host_fits(context, deployment.host_kv_gb)
+    if reason:
+        yield reason
+
+
+def host_needs_cache(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
+    """A host tier holds evicted prefix blocks, so it needs the prefix cache."""
+    if deployment.host_kv_gb and not deployment.scheduler.prefix_cache:
+        yield Reason("host_prefix_cache", f"host_kv_gb={deployment.host_kv_gb:g} needs prefix_cache on")
+
+
+def handoff_exists(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
+    """The engine has the hand-off backend on this vendor."""
+    if deployment.prefill is not None:
+        reason = handoff_available(context, deployment.prefill.handoff)
+        if reason:
+            yield reason
+
+
+def same_blocks(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
+    """Both pools cut the KV cache into the same blocks."""
+    prefill = deployment.prefill
+    if prefill is None:
+        return
+    if prefill.scheduler.block_size != deployment.scheduler.block_size:
+        yield Reason(
+            "handoff_blocks",
+            f"prefill block_size={prefill.scheduler.block_size} and decode block_size={deployment.scheduler.block_size}: a "
+            "hand-off needs equal blocks",
+        )
+    widths = (prefill.layout.attn_tp, deployment.layout.attn_tp)
+    if context.engine.name == VLLM and is_hybrid(context) and widths[0] != widths[1]:
+        yield Reason(
+            "handoff_hybrid",
+            f"attention over {widths[0]} GPUs in prefill and {widths[1]} in decode: on vLLM the block of a hybrid model grows "
+            f"with its state a rank, so the pools' blocks differ; use equal attention widths",
+        )
+
+
+def attention_widths(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
+    """Head-sharded KV moves between pools only where the widths divide; SGLang also needs full attention."""
+    prefill = deployment.prefill
+    if prefill is None or context.card.attention.kind != "gqa":
+        return
+    ours, theirs = deployment.layout.attn_tp, prefill.layout.attn_tp
+    if max(ours, theirs) % min(ours, theirs):
+        yield Reason(
+            "handoff_widths",
+            f"attention over {theirs} GPUs in prefill and {ours} in decode: KV heads do not map evenly; use widths that divide",
+        )
+    windowed = any(group.attention.window for group in context.card.groups)
+    if context.engine.name == SGLANG and ours != theirs and (windowed or is_hybrid(context)):
+        yield Reason(
+            "handoff_swa",
+            f"attention over {theirs} GPUs in prefill and {ours} in decode: SGLang cannot move the window or state cache of "
+            f"{context.card.name} between different widths; use equal ones",
+        )
+
+
+RULES = (
+    Rule("context_length", "prompt and answer fit the context", "model cards", prompt_fits_context),
+    Rule("prompt_over_budget", "without chunking a prompt fits the token budget",
+         "NVIDIA/TensorRT-LLM#9277, #6539, #4947", budget_covers_prompt),
+    Rule("budget_under_batch", "the token budget covers the running cap", "vLLM scheduler config", budget_covers_batch,
+         (VLLM,)),
+    Rule("chunk_pages", "a chunk is whole blocks on every rank", "sgl-project/sglang#20018", chunk_pages),
+    Rule("running_per_rank", "the running cap leaves a slot a rank", "SGLang server arguments", attention_dp_caps, (SGLANG,)),
+    Rule("kv_fraction", "the memory fraction leaves room for graph capture", "vllm-project/vllm#57475", fraction_cap),
+    Rule("block_size", "the engine accepts the block size", "engine arguments", block_accepted),
+    Rule("attn_dp_chunk", "no chunked prefill under attention DP", "NVIDIA/TensorRT-LLM#5267", attention_dp_chunking,
+         (TRTLLM,), TRT_DP_CHUNK_FIXED),
+    Rule("speculation", "method, drafter and depth exist", "engine arguments, model cards", speculation_available),
+    Rule("host_dram", "host KV of all GPUs of a node fits its memory",
+         "sgl-project/sglang#5372, SemiAnalysisAI/InferenceX#2777", host_memory),
+    Rule("host_prefix_cache", "a host tier needs the prefix cache", "engine arguments", host_needs_cache,
+         (VLLM, SGLANG, ATOM, TRTLLM)),
+    Rule("handoff", "the engine has the hand-off on this vendor", "engine connectors", handoff_exists),
+    Rule("handoff_blocks", "both pools have the same KV blocks", "vllm-project/vllm#42895", same_blocks),
+    Rule("handoff_widths", "attention widths of the pools are compatible",
+         "sgl-project/sglang#31295, llm-d/llm-d#2433, vllm-project/vllm#43523", attention_widths),
+)  # fmt: skip
