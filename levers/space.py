@@ -5,7 +5,7 @@ rest comes from a base, normally the baseline. Unknown levers, values outside a 
 are refused by reasons, never by exceptions.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -137,10 +137,15 @@ def merge(partial: Mapping[str, Any], base: Setting, context: SearchContext) -> 
         known[name] = value
     if reasons:
         return Merged(None, tuple(reasons))
-    full = base.changed(known)
-    full = full.changed(followers(known, base, full, context))
+    full = with_followers(known, base, context)
     reasons = [reason for name in known if (reason := no_effect(BY_NAME[name], full, context))]
     return Merged(None, tuple(reasons)) if reasons else Merged(canonical(full, context))
+
+
+def with_followers(changes: Mapping[str, LeverValue], base: Setting, context: SearchContext) -> Setting:
+    """The base with legal changes and the levers that follow them; nothing is checked."""
+    full = base.changed(changes)
+    return full.changed(followers(changes, base, full, context))
 
 
 def followers(
@@ -205,5 +210,3 @@ def _speculation(parts: dict[str, Any]) -> Speculation:
 
 
 OWNERS = ("", "layout", "prefill", "prefill_layout", "precision", "kernels", "scheduler", "speculation", "workload")
-
-Fits = Callable[[Deployment, Workload], tuple[Reason, ...]]

@@ -75,7 +75,7 @@ ATTENTION: dict[tuple[str, str, str], tuple[AttentionBackend, ...]] = {
         AttentionBackend("triton", "triton"),
     ),
     (SGLANG, "nvidia", "sparse_mla"): _plain(("flash", "flashmla_sparse")),
-    (ATOM, "amd", "mha"): _plain(("aiter", "aiter"), ("triton", "unified")),
+    (ATOM, "amd", "mha"): _plain(("aiter", "aiter"), ("triton", "triton")),
     (ATOM, "amd", "mla"): _plain(("aiter", "aiter"), ("triton", "triton")),
     (ATOM, "amd", "sparse_mla"): _plain(("aiter", "aiter")),
     (TRTLLM, "nvidia", "mha"): (

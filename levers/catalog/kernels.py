@@ -37,7 +37,8 @@ def _one_of(context: SearchContext, lever: str, value: LeverValue, have: tuple[s
     listed = ", ".join(have)
     return Reason(
         f"{lever}_engine",
-        f"{lever}={value}: {title(context)} has no such {what} on {context.platform.vendor.upper()} GPUs; it has {listed}",
+        f"{lever}={value}: {title(context)} has no such {what} on {context.platform.vendor.upper()} GPUs; it has "
+        f"{listed}",
     )
 
 
@@ -133,68 +134,167 @@ FUSION_FLAGS: Mapping[str, Mapping[str, str]] = {
         ATOM: "ATOM_ENABLE_QK_NORM_ROPE_CACHE_QUANT_FUSION=1",
     },
 }
-"""Switch of each pattern where the engine has one; elsewhere the engine fuses internally or the pattern is work to do."""
+"""Switch of each pattern where the engine has one; elsewhere the engine fuses internally or the pattern is work to "
+"do."""
 
 ATTENTION = Lever(
-    16, "attn_backend", Group.KERNELS, Kind.ANCHOR, "attention kernels", "kernels", "attention",
-    constant(*ATTENTION_NAMES), always("auto"),
-    flags("--attention-backend (auto)", "--attention-backend (auto)", "ATOM_USE_TRITON_MLA / ATOM_USE_UNIFIED_ATTN (0)",
-          "attn_backend (TRTLLM)"),
-    (attention_listed,),
-)  # fmt: skip
+    number=16,
+    name="attn_backend",
+    group=Group.KERNELS,
+    kind=Kind.ANCHOR,
+    what="attention kernels",
+    owner="kernels",
+    field="attention",
+    candidates=constant(*ATTENTION_NAMES),
+    default=always("auto"),
+    flags=flags(
+        "--attention-backend (auto)",
+        "--attention-backend (auto)",
+        "ATOM_USE_TRITON_MLA / ATOM_USE_UNIFIED_ATTN (0)",
+        "attn_backend (TRTLLM)",
+    ),
+    exclusions=(attention_listed,),
+)
 SPARSE = Lever(
-    17, "sparse_topk", Group.KERNELS, Kind.ANCHOR, "tokens that sparse attention reads (0: as trained)", "kernels",
-    "sparse_topk", topk_candidates, always(0),
-    flags("--hf-overrides", "--json-model-override-args", "--hf-overrides", "sparse_attention_config"),
-    (topk_as_trained,),
-)  # fmt: skip
+    number=17,
+    name="sparse_topk",
+    group=Group.KERNELS,
+    kind=Kind.ANCHOR,
+    what="tokens that sparse attention reads (0: as trained)",
+    owner="kernels",
+    field="sparse_topk",
+    candidates=topk_candidates,
+    default=always(0),
+    flags=flags("--hf-overrides", "--json-model-override-args", "--hf-overrides", "sparse_attention_config"),
+    exclusions=(topk_as_trained,),
+)
 MOE_BACKEND = Lever(
-    18, "moe_backend", Group.KERNELS, Kind.ANCHOR, "expert kernels", "kernels", "moe", constant(*MOE_NAMES),
-    always("auto"),
-    flags("--moe-backend (auto)", "--moe-runner-backend (auto)", "--moe-backend (standard)", "moe_config.backend (AUTO)"),
-    (needs_moe, moe_listed),
-)  # fmt: skip
+    number=18,
+    name="moe_backend",
+    group=Group.KERNELS,
+    kind=Kind.ANCHOR,
+    what="expert kernels",
+    owner="kernels",
+    field="moe",
+    candidates=constant(*MOE_NAMES),
+    default=always("auto"),
+    flags=flags(
+        "--moe-backend (auto)", "--moe-runner-backend (auto)", "--moe-backend (standard)", "moe_config.backend (AUTO)"
+    ),
+    exclusions=(needs_moe, moe_listed),
+)
 A2A_BACKEND = Lever(
-    19, "a2a_backend", Group.KERNELS, Kind.ANCHOR, "how tokens reach experts on other ranks", "kernels", "a2a",
-    constant(*A2A_NAMES), always("none"),
-    flags("--all2all-backend (allgather_reducescatter)", "--moe-a2a-backend (none)", "--all2all-backend (off)",
-          "in moe_config.backend"),
-    (a2a_needs_moe, a2a_listed),
-)  # fmt: skip
+    number=19,
+    name="a2a_backend",
+    group=Group.KERNELS,
+    kind=Kind.ANCHOR,
+    what="how tokens reach experts on other ranks",
+    owner="kernels",
+    field="a2a",
+    candidates=constant(*A2A_NAMES),
+    default=always("none"),
+    flags=flags(
+        "--all2all-backend (allgather_reducescatter)",
+        "--moe-a2a-backend (none)",
+        "--all2all-backend (off)",
+        "in moe_config.backend",
+    ),
+    exclusions=(a2a_needs_moe, a2a_listed),
+)
 EPLB = Lever(
-    20, "eplb_redundant", Group.KERNELS, Kind.TRANSFERABLE, "copies of busy experts", "", "eplb_redundant",
-    redundant_candidates, always(0),
-    flags("--enable-eplb --eplb-config (0)", "--enable-eplb --ep-num-redundant-experts (0)",
-          "--enable-eplb --eplb-config (off)", "moe_config.load_balancer.num_slots (experts)"),
-    (eplb_needs_moe,), Range(0, 1024),
-)  # fmt: skip
+    number=20,
+    name="eplb_redundant",
+    group=Group.KERNELS,
+    kind=Kind.TRANSFERABLE,
+    what="copies of busy experts",
+    owner="",
+    field="eplb_redundant",
+    candidates=redundant_candidates,
+    default=always(0),
+    flags=flags(
+        "--enable-eplb --eplb-config (0)",
+        "--enable-eplb --ep-num-redundant-experts (0)",
+        "--enable-eplb --eplb-config (off)",
+        "moe_config.load_balancer.num_slots (experts)",
+    ),
+    exclusions=(eplb_needs_moe,),
+    accepts=Range(0, 1024),
+)
 FUSIONS = Lever(
-    21, "fusions", Group.KERNELS, Kind.ANCHOR, "adjacent kernels fused into one", "kernels", "fusions",
-    constant(*every_subset(NAMES), (GENERIC,)), always(()),
-    flags("pass_config switches (by -O2)", "internal, --enable-aiter-allreduce-fusion", "environment switches (1)",
-          "built in"),
-)  # fmt: skip
+    number=21,
+    name="fusions",
+    group=Group.KERNELS,
+    kind=Kind.ANCHOR,
+    what="adjacent kernels fused into one",
+    owner="kernels",
+    field="fusions",
+    candidates=constant(*every_subset(NAMES), (GENERIC,)),
+    default=always(()),
+    flags=flags(
+        "pass_config switches (by -O2)",
+        "internal, --enable-aiter-allreduce-fusion",
+        "environment switches (1)",
+        "built in",
+    ),
+)
 GRAPH_MODE = Lever(
-    22, "graph_mode", Group.GRAPH, Kind.ANCHOR, "which steps replay a captured graph", "kernels", "graph_mode",
-    constant("none", "piecewise", "full"), always("full"),
-    flags("-cc.cudagraph_mode (FULL_AND_PIECEWISE)", "--cuda-graph-backend-decode (full)", "--cudagraph-mode (FULL)",
-          "cuda_graph_config (on)", {TRTLLM: "set enable_padding true, or unlisted batch sizes run eager"}),
-    (graph_listed,),
-)  # fmt: skip
+    number=22,
+    name="graph_mode",
+    group=Group.GRAPH,
+    kind=Kind.ANCHOR,
+    what="which steps replay a captured graph",
+    owner="kernels",
+    field="graph_mode",
+    candidates=constant("none", "piecewise", "full"),
+    default=always("full"),
+    flags=flags(
+        "-cc.cudagraph_mode (FULL_AND_PIECEWISE)",
+        "--cuda-graph-backend-decode (full)",
+        "--cudagraph-mode (FULL)",
+        "cuda_graph_config (on)",
+        {TRTLLM: "set enable_padding true, or unlisted batch sizes run eager"},
+    ),
+    exclusions=(graph_listed,),
+)
 GRAPH_MAX = Lever(
-    23, "graph_max_bs", Group.GRAPH, Kind.SCHEDULER, "largest decode batch with a graph", "scheduler", "graph_max_bs",
-    graph_batches, always(None),
-    flags("--max-cudagraph-capture-size", "--cuda-graph-max-bs-decode", "--cudagraph-capture-sizes",
-          "cuda_graph_config.max_batch_size (128)", {VLLM: "counts tokens: multiply by 1 + draft depth"}),
-    (), Range(1, 4096, default_allowed=True), governor=("graph_mode", "none"),
-)  # fmt: skip
+    number=23,
+    name="graph_max_bs",
+    group=Group.GRAPH,
+    kind=Kind.SCHEDULER,
+    what="largest decode batch with a graph",
+    owner="scheduler",
+    field="graph_max_bs",
+    candidates=graph_batches,
+    default=always(None),
+    flags=flags(
+        "--max-cudagraph-capture-size",
+        "--cuda-graph-max-bs-decode",
+        "--cudagraph-capture-sizes",
+        "cuda_graph_config.max_batch_size (128)",
+        {VLLM: "counts tokens: multiply by 1 + draft depth"},
+    ),
+    exclusions=(),
+    accepts=Range(1, 4096, default_allowed=True),
+    governor=("graph_mode", "none"),
+)
 ALLREDUCE_LEVER = Lever(
-    24, "allreduce", Group.COLLECTIVES, Kind.TRANSFERABLE, "algorithm that sums partial results over a replica",
-    "kernels", "allreduce", constant(*ALLREDUCE_NAMES), always("custom"),
-    flags("--disable-custom-all-reduce, VLLM_ROCM_QUICK_REDUCE_QUANTIZATION (NONE)",
-          "--disable-custom-all-reduce, ROCM_QUICK_REDUCE_QUANTIZATION (NONE)", "AITER_QUICK_REDUCE_QUANTIZATION (auto)",
-          "allreduce_strategy (AUTO)"),
-    (allreduce_listed,), governor=("tp", 1),
-)  # fmt: skip
+    number=24,
+    name="allreduce",
+    group=Group.COLLECTIVES,
+    kind=Kind.TRANSFERABLE,
+    what="algorithm that sums partial results over a replica",
+    owner="kernels",
+    field="allreduce",
+    candidates=constant(*ALLREDUCE_NAMES),
+    default=always("custom"),
+    flags=flags(
+        "--disable-custom-all-reduce, VLLM_ROCM_QUICK_REDUCE_QUANTIZATION (NONE)",
+        "--disable-custom-all-reduce, ROCM_QUICK_REDUCE_QUANTIZATION (NONE)",
+        "AITER_QUICK_REDUCE_QUANTIZATION (auto)",
+        "allreduce_strategy (AUTO)",
+    ),
+    exclusions=(allreduce_listed,),
+    governor=("tp", 1),
+)
 
 LEVERS = (ATTENTION, SPARSE, MOE_BACKEND, A2A_BACKEND, EPLB, FUSIONS, GRAPH_MODE, GRAPH_MAX, ALLREDUCE_LEVER)

@@ -160,48 +160,130 @@ def _pool(number: int, name: str, what: str, field: str, candidates: Candidates,
     """A prefill-pool lever: the same values and rules as its decode-pool twin."""
     owner = "prefill" if field == "replicas" else "prefill_layout"
     return Lever(
-        number, name, Group.DISAGGREGATION, Kind.TRANSFERABLE, what, owner, field, candidates, always(1), source.flags,
-        source.exclusions, source.accepts, governor=("disagg", "off"),
-    )  # fmt: skip
+        number=number,
+        name=name,
+        group=Group.DISAGGREGATION,
+        kind=Kind.TRANSFERABLE,
+        what=what,
+        owner=owner,
+        field=field,
+        candidates=candidates,
+        default=always(1),
+        flags=source.flags,
+        exclusions=source.exclusions,
+        accepts=source.accepts,
+        governor=("disagg", "off"),
+    )
 
 
 TP = Lever(
-    1, "tp", Group.PARALLEL, Kind.TRANSFERABLE, "GPUs that share each layer", "layout", "tp", tp_candidates, always(1),
-    TP_FLAGS, (divides_heads, atom_width),
-)  # fmt: skip
+    number=1,
+    name="tp",
+    group=Group.PARALLEL,
+    kind=Kind.TRANSFERABLE,
+    what="GPUs that share each layer",
+    owner="layout",
+    field="tp",
+    candidates=tp_candidates,
+    default=always(1),
+    flags=TP_FLAGS,
+    exclusions=(divides_heads, atom_width),
+)
 EP = Lever(
-    2, "ep", Group.PARALLEL, Kind.TRANSFERABLE, "GPUs over which whole experts are spread", "layout", "ep",
-    ep_candidates, always(1), EP_FLAGS, (needs_moe, ep_divides_experts),
-)  # fmt: skip
+    number=2,
+    name="ep",
+    group=Group.PARALLEL,
+    kind=Kind.TRANSFERABLE,
+    what="GPUs over which whole experts are spread",
+    owner="layout",
+    field="ep",
+    candidates=ep_candidates,
+    default=always(1),
+    flags=EP_FLAGS,
+    exclusions=(needs_moe, ep_divides_experts),
+)
 ATTN_DP = Lever(
-    3, "attn_dp", Group.PARALLEL, Kind.TRANSFERABLE, "ranks that each own whole requests in attention", "layout",
-    "attn_dp", tp_candidates, always(1), ATTN_DP_FLAGS, (attn_dp_fits,),
-)  # fmt: skip
+    number=3,
+    name="attn_dp",
+    group=Group.PARALLEL,
+    kind=Kind.TRANSFERABLE,
+    what="ranks that each own whole requests in attention",
+    owner="layout",
+    field="attn_dp",
+    candidates=tp_candidates,
+    default=always(1),
+    flags=ATTN_DP_FLAGS,
+    exclusions=(attn_dp_fits,),
+)
 PP = Lever(
-    4, "pp", Group.PARALLEL, Kind.TRANSFERABLE, "pipeline stages, each with its own layers", "layout", "pp",
-    pp_candidates, always(1),
-    flags("-pp (1)", "--pp-size (1)", "--pipeline-parallel-size (1)", "pipeline_parallel_size (1)"), (pp_fits,),
-)  # fmt: skip
+    number=4,
+    name="pp",
+    group=Group.PARALLEL,
+    kind=Kind.TRANSFERABLE,
+    what="pipeline stages, each with its own layers",
+    owner="layout",
+    field="pp",
+    candidates=pp_candidates,
+    default=always(1),
+    flags=flags("-pp (1)", "--pp-size (1)", "--pipeline-parallel-size (1)", "pipeline_parallel_size (1)"),
+    exclusions=(pp_fits,),
+)
 DCP = Lever(
-    5, "dcp", Group.PARALLEL, Kind.TRANSFERABLE, "ranks that shard the decode context (ranked only under a covering "
-    "anchor)", "layout", "dcp", constant(1, 2, 4, 8), always(1),
-    flags("--decode-context-parallel-size (1)", "--dcp-size (1)", "--decode-context-parallel-size (1)",
-          "context_parallel_size (1)", {TRTLLM: "with cp_config of type HELIX"}),
-)  # fmt: skip
+    number=5,
+    name="dcp",
+    group=Group.PARALLEL,
+    kind=Kind.TRANSFERABLE,
+    what="ranks that shard the decode context (ranked only under a covering anchor)",
+    owner="layout",
+    field="dcp",
+    candidates=constant(1, 2, 4, 8),
+    default=always(1),
+    flags=flags(
+        "--decode-context-parallel-size (1)",
+        "--dcp-size (1)",
+        "--decode-context-parallel-size (1)",
+        "context_parallel_size (1)",
+        {TRTLLM: "with cp_config of type HELIX"},
+    ),
+)
 REPLICAS = Lever(
-    6, "replicas", Group.PARALLEL, Kind.TRANSFERABLE, "copies behind a router", "", "replicas", replica_candidates,
-    always(1),
-    flags("router (1)", "router (1)", "router (1)", "router (1)", {engine: "one server a replica behind a router"
-          for engine in (VLLM, SGLANG, ATOM, TRTLLM)}),
-    (replicas_fit,), Range(1, 4096),
-)  # fmt: skip
+    number=6,
+    name="replicas",
+    group=Group.PARALLEL,
+    kind=Kind.TRANSFERABLE,
+    what="copies behind a router",
+    owner="",
+    field="replicas",
+    candidates=replica_candidates,
+    default=always(1),
+    flags=flags(
+        "router (1)",
+        "router (1)",
+        "router (1)",
+        "router (1)",
+        {engine: "one server a replica behind a router" for engine in (VLLM, SGLANG, ATOM, TRTLLM)},
+    ),
+    exclusions=(replicas_fit,),
+    accepts=Range(1, 4096),
+)
 DISAGG = Lever(
-    7, "disagg", Group.DISAGGREGATION, Kind.TRANSFERABLE, "prefill and decode in separate pools, and the KV hand-off "
-    "between them", "prefill", "handoff", constant("off", "nixl", "mooncake", "mori"), always("off"),
-    flags("--kv-transfer-config (off)", "--disaggregation-mode --disaggregation-transfer-backend (off)",
-          "--kv-transfer-config (off)", "cache_transceiver_config.backend (off)"),
-    (handoff_available,),
-)  # fmt: skip
+    number=7,
+    name="disagg",
+    group=Group.DISAGGREGATION,
+    kind=Kind.TRANSFERABLE,
+    what="prefill and decode in separate pools, and the KV hand-off between them",
+    owner="prefill",
+    field="handoff",
+    candidates=constant("off", "nixl", "mooncake", "mori"),
+    default=always("off"),
+    flags=flags(
+        "--kv-transfer-config (off)",
+        "--disaggregation-mode --disaggregation-transfer-backend (off)",
+        "--kv-transfer-config (off)",
+        "cache_transceiver_config.backend (off)",
+    ),
+    exclusions=(handoff_available,),
+)
 
 LEVERS = (
     TP,

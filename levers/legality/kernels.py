@@ -98,11 +98,12 @@ def aiter_mla_heads(deployment: Deployment, workload: Workload, context: SearchC
     if attention_class(context.card.attention) not in ("mla", "sparse_mla") or not uses_aiter:
         return
     for pool in pools(deployment):
-        heads = context.card.attention.heads // pool.layout.attn_tp
+        heads = context.card.attention.heads // pool.attn_tp
         if heads not in AITER_MLA_HEADS:
             yield Reason(
                 "aiter_mla_heads",
-                f"{pool.label}{heads} local heads: AITER MLA of {context.engine.name} {context.engine_version} takes 16 or "
+                f"{pool.label}{heads} local heads: AITER MLA of {context.engine.name} {context.engine_version} takes "
+                "16 or "
                 f"128; use {context.card.attention.heads // 16 or 1} GPUs for attention, attn_backend=triton, or "
                 f"{context.engine.name} {pads} or later",
             )
@@ -117,7 +118,8 @@ def moe_backend_fits(deployment: Deployment, workload: Workload, context: Search
     if expert not in backend.experts:
         yield Reason(
             "moe_backend_dtype",
-            f"moe_backend={backend.name} runs {' or '.join(backend.experts)} experts, and these are {expert}: use auto or "
+            f"moe_backend={backend.name} runs {' or '.join(backend.experts)} experts, and these are {expert}: use "
+            "auto or "
             "triton",
         )
     for pool in pools(deployment):
@@ -144,7 +146,8 @@ def a2a_needs_ep(deployment: Deployment, workload: Workload, context: SearchCont
         elif context.engine.name == VLLM and pool.layout.attn_dp == 1:
             yield Reason(
                 "a2a_attn_dp",
-                f"{pool.label}a2a_backend={a2a}: vLLM uses it only with attention DP; the experts' outputs are otherwise "
+                f"{pool.label}a2a_backend={a2a}: vLLM uses it only with attention DP; the experts' outputs are "
+                "otherwise "
                 "all-reduced. Set attn_dp>1 or a2a_backend=none",
             )
         elif context.engine.name == SGLANG and ep != tp:
@@ -178,7 +181,8 @@ def allreduce_world(deployment: Deployment, workload: Workload, context: SearchC
         if kind == "quick" and (width not in QUICK_WORLDS or deployment.gpu not in QUICK_GPUS):
             yield Reason(
                 "allreduce_quick",
-                f"{pool.label}allreduce=quick runs on 2, 4 or 8 GPUs of gfx94x or gfx95x, not on {width} {deployment.gpu}",
+                f"{pool.label}allreduce=quick runs on 2, 4 or 8 GPUs of gfx94x or gfx95x, not on {width} "
+                f"{deployment.gpu}",
             )
 
 
@@ -198,19 +202,61 @@ def eager_graph_cap(deployment: Deployment, workload: Workload, context: SearchC
 
 
 RULES = (
-    Rule("backends", "named kernels exist in the engine for this model and vendor", "engine registries", backends_exist),
-    Rule("attn_backend", "the backend keeps the KV format, block size and connectors; DCP needs its log-sum-exp",
-         "vllm-project/vllm#42587, #54761", attention_kv),
-    Rule("aiter_mla_heads", "AITER MLA takes 16 or 128 local heads before it padded",
-         "vllm-project/vllm#35641, ROCm/aiter#1468", aiter_mla_heads, (VLLM, SGLANG, ATOM)),
-    Rule("moe_backend", "the MoE backend's expert formats and EP", "engine MoE runners", moe_backend_fits),
-    Rule("a2a", "an all-to-all needs EP; on vLLM also attention DP, on SGLang ep = tp", "engine arguments", a2a_needs_ep,
-         (VLLM, SGLANG, ATOM, TRTLLM)),
-    Rule("mori_dispatch", "the chunk of a rank fits MoRI's dispatch buffer", "SGLang environment variables", mori_dispatch,
-         (SGLANG,)),
-    Rule("allreduce", "custom and quick all-reduces run on certain widths", "vLLM custom all-reduce, quick reduce",
-         allreduce_world),
-    Rule("fusions", "quant-fed fusions need low precision, MoE fusions experts, no repetition or generic mix",
-         "paper App. J", fusions_legal),
-    Rule("graph_cap", "a largest graph needs graphs", "arithmetic", eager_graph_cap),
-)  # fmt: skip
+    Rule(
+        name="backends",
+        summary="named kernels exist in the engine for this model and vendor",
+        source="engine registries",
+        check=backends_exist,
+    ),
+    Rule(
+        name="attn_backend",
+        summary="the backend keeps the KV format, block size and connectors; DCP needs its log-sum-exp",
+        source="vllm-project/vllm#42587, #54761",
+        check=attention_kv,
+    ),
+    Rule(
+        name="aiter_mla_heads",
+        summary="AITER MLA takes 16 or 128 local heads before it padded",
+        source="vllm-project/vllm#35641, ROCm/aiter#1468",
+        check=aiter_mla_heads,
+        engines=(VLLM, SGLANG, ATOM),
+    ),
+    Rule(
+        name="moe_backend",
+        summary="the MoE backend's expert formats and EP",
+        source="engine MoE runners",
+        check=moe_backend_fits,
+    ),
+    Rule(
+        name="a2a",
+        summary="an all-to-all needs EP; on vLLM also attention DP, on SGLang ep = tp",
+        source="engine arguments",
+        check=a2a_needs_ep,
+        engines=(VLLM, SGLANG, ATOM, TRTLLM),
+    ),
+    Rule(
+        name="mori_dispatch",
+        summary="the chunk of a rank fits MoRI's dispatch buffer",
+        source="SGLang environment variables",
+        check=mori_dispatch,
+        engines=(SGLANG,),
+    ),
+    Rule(
+        name="allreduce",
+        summary="custom and quick all-reduces run on certain widths",
+        source="vLLM custom all-reduce, quick reduce",
+        check=allreduce_world,
+    ),
+    Rule(
+        name="fusions",
+        summary="quant-fed fusions need low precision, MoE fusions experts, no repetition or generic mix",
+        source="paper App. J",
+        check=fusions_legal,
+    ),
+    Rule(
+        name="graph_cap",
+        summary="a largest graph needs graphs",
+        source="arithmetic",
+        check=eager_graph_cap,
+    ),
+)

@@ -17,7 +17,7 @@ GFX950 = ("MI350X", "MI355X")
 def heads_divide(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
     """Each attention rank owns whole query heads."""
     for pool in pools(deployment):
-        width = pool.layout.attn_tp
+        width = pool.attn_tp
         for attention in attentions(context):
             for what, heads in (("query heads", attention.heads), ("value heads", attention.value_heads)):
                 if heads and heads % width:
@@ -32,13 +32,14 @@ def heads_divide(deployment: Deployment, workload: Workload, context: SearchCont
 def kv_heads_divide(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
     """KV heads are split evenly or replicated evenly."""
     for pool in pools(deployment):
-        width = pool.layout.attn_tp
+        width = pool.attn_tp
         for attention in attentions(context):
             heads = attention.kv_heads
             if attention.kind == "gqa" and heads and heads % width and width % heads:
                 yield Reason(
                     "tp_kv_heads",
-                    f"{pool.label}attention over {width} GPUs neither divides nor is a multiple of the {heads} KV heads "
+                    f"{pool.label}attention over {width} GPUs neither divides nor is a multiple of the {heads} KV "
+                    "heads "
                     f"of {context.card.name}",
                 )
 
@@ -76,7 +77,8 @@ def attn_dp_all_or_nothing(deployment: Deployment, workload: Workload, context: 
         if layout.attn_dp not in (1, layout.tp):
             yield Reason(
                 "attn_dp_world",
-                f"{pool.label}attn_dp={layout.attn_dp}: {context.engine.name} uses all ranks or none; use 1 or {layout.tp}",
+                f"{pool.label}attn_dp={layout.attn_dp}: {context.engine.name} uses all ranks or none; use 1 or "
+                f"{layout.tp}",
             )
 
 
@@ -88,7 +90,7 @@ def attn_dp_dense(deployment: Deployment, workload: Workload, context: SearchCon
             yield Reason(
                 "attn_dp_dense",
                 f"{pool.label}attn_dp={ranks}: DP ranks of a dense model are independent engines; set replicas={ranks} "
-                f"and tp={pool.layout.attn_tp}",
+                f"and tp={pool.attn_tp}",
             )
 
 
@@ -136,7 +138,8 @@ def ep_divides_experts(deployment: Deployment, workload: Workload, context: Sear
             more = -slots % ep
             yield Reason(
                 "ep_experts",
-                f"{pool.label}ep={ep} does not divide {moe.experts} experts and {deployment.eplb_redundant} redundant ones: "
+                f"{pool.label}ep={ep} does not divide {moe.experts} experts and {deployment.eplb_redundant} "
+                "redundant ones: "
                 f"add {more} redundant experts or choose another ep",
             )
 
@@ -161,7 +164,7 @@ def dcp_width(deployment: Deployment, workload: Workload, context: SearchContext
     """The decode context is sharded over GPUs that otherwise hold copies of the same KV."""
     attention = context.card.attention
     for pool in pools(deployment):
-        dcp, width = pool.layout.dcp, pool.layout.attn_tp
+        dcp, width = pool.layout.dcp, pool.attn_tp
         if dcp == 1:
             continue
         if width % dcp:
@@ -218,7 +221,8 @@ def cluster_room(deployment: Deployment, workload: Workload, context: SearchCont
     elif not placeable(pools(deployment), cluster.gpus_per_node, cluster.nodes):
         yield Reason(
             "cluster_room",
-            f"the replicas use {deployment.gpus} of {cluster.gpus} GPUs, but their tensor-parallel groups do not pack into "
+            f"the replicas use {deployment.gpus} of {cluster.gpus} GPUs, but their tensor-parallel groups do not "
+            "pack into "
             f"{cluster.nodes} nodes of {cluster.gpus_per_node}",
         )
 
@@ -241,24 +245,119 @@ def positive_widths(layout: Layout) -> bool:
 
 
 RULES = (
-    Rule("tp_heads", "query and value heads divide by the attention width", "engine argument checks", heads_divide),
-    Rule("tp_kv_heads", "KV heads divide by the attention width or are replicated evenly", "engine argument checks",
-         kv_heads_divide),
-    Rule("tp_exceeds_node", "tensor parallelism stays inside a node", "custom all-reduce and engine launchers", tp_in_node),
-    Rule("tp_atom", "ATOM runs TP 1 to 8", "ROCm/ATOM ffdf3bb5 arguments", atom_tp, (ATOM,)),
-    Rule("attn_dp_divides", "attention DP divides TP", "engine argument checks", attn_dp_divides),
-    Rule("attn_dp_world", "attention DP is all ranks or none", "ATOM and TensorRT-LLM arguments", attn_dp_all_or_nothing,
-         WORLD_ATTN_DP),
-    Rule("attn_dp_dense", "attention DP of a dense model is replicas", "vLLM engine core", attn_dp_dense, (VLLM,)),
-    Rule("attn_dp_pp", "no pipelines under attention DP", "ROCm/ATOM ffdf3bb5 arguments", attn_dp_no_pp, (ATOM,)),
-    Rule("not_moe", "expert parallelism needs experts", "engine argument checks", ep_moe),
-    Rule("ep_width", "EP divides TP; on vLLM and ATOM it is all of it", "engine argument checks", ep_width),
-    Rule("ep_experts", "experts and redundant ones divide by EP", "engine expert maps", ep_divides_experts),
-    Rule("eplb_ep", "redundant experts need EP", "vLLM, SGLang, ATOM, TensorRT-LLM arguments", eplb_needs_ep),
-    Rule("pp_layers", "at least one layer a stage", "engine argument checks", pp_layers),
-    Rule("dcp_width", "DCP divides the attention width and the copies of a KV head", "vLLM parallel config", dcp_width),
-    Rule("dcp_sparse_rocm", "no DCP on ROCm sparse MLA", "vllm-project/vllm#54761", dcp_sparse_rocm, (VLLM,)),
-    Rule("dcp_speculation", "DCP with drafting on gfx950 only", "ROCm/ATOM ffdf3bb5", dcp_speculation, (ATOM,)),
-    Rule("dcp_pp", "no DCP in pipelines", "SGLang server arguments", dcp_pp, (SGLANG,)),
-    Rule("cluster_room", "all replicas of both pools fit the cluster", "arithmetic", cluster_room),
-)  # fmt: skip
+    Rule(
+        name="tp_heads",
+        summary="query and value heads divide by the attention width",
+        source="engine argument checks",
+        check=heads_divide,
+    ),
+    Rule(
+        name="tp_kv_heads",
+        summary="KV heads divide by the attention width or are replicated evenly",
+        source="engine argument checks",
+        check=kv_heads_divide,
+    ),
+    Rule(
+        name="tp_exceeds_node",
+        summary="tensor parallelism stays inside a node",
+        source="custom all-reduce and engine launchers",
+        check=tp_in_node,
+    ),
+    Rule(
+        name="tp_atom",
+        summary="ATOM runs TP 1 to 8",
+        source="ROCm/ATOM ffdf3bb5 arguments",
+        check=atom_tp,
+        engines=(ATOM,),
+    ),
+    Rule(
+        name="attn_dp_divides",
+        summary="attention DP divides TP",
+        source="engine argument checks",
+        check=attn_dp_divides,
+    ),
+    Rule(
+        name="attn_dp_world",
+        summary="attention DP is all ranks or none",
+        source="ATOM and TensorRT-LLM arguments",
+        check=attn_dp_all_or_nothing,
+        engines=WORLD_ATTN_DP,
+    ),
+    Rule(
+        name="attn_dp_dense",
+        summary="attention DP of a dense model is replicas",
+        source="vLLM engine core",
+        check=attn_dp_dense,
+        engines=(VLLM,),
+    ),
+    Rule(
+        name="attn_dp_pp",
+        summary="no pipelines under attention DP",
+        source="ROCm/ATOM ffdf3bb5 arguments",
+        check=attn_dp_no_pp,
+        engines=(ATOM,),
+    ),
+    Rule(
+        name="not_moe",
+        summary="expert parallelism needs experts",
+        source="engine argument checks",
+        check=ep_moe,
+    ),
+    Rule(
+        name="ep_width",
+        summary="EP divides TP; on vLLM and ATOM it is all of it",
+        source="engine argument checks",
+        check=ep_width,
+    ),
+    Rule(
+        name="ep_experts",
+        summary="experts and redundant ones divide by EP",
+        source="engine expert maps",
+        check=ep_divides_experts,
+    ),
+    Rule(
+        name="eplb_ep",
+        summary="redundant experts need EP",
+        source="vLLM, SGLang, ATOM, TensorRT-LLM arguments",
+        check=eplb_needs_ep,
+    ),
+    Rule(
+        name="pp_layers",
+        summary="at least one layer a stage",
+        source="engine argument checks",
+        check=pp_layers,
+    ),
+    Rule(
+        name="dcp_width",
+        summary="DCP divides the attention width and the copies of a KV head",
+        source="vLLM parallel config",
+        check=dcp_width,
+    ),
+    Rule(
+        name="dcp_sparse_rocm",
+        summary="no DCP on ROCm sparse MLA",
+        source="vllm-project/vllm#54761",
+        check=dcp_sparse_rocm,
+        engines=(VLLM,),
+    ),
+    Rule(
+        name="dcp_speculation",
+        summary="DCP with drafting on gfx950 only",
+        source="ROCm/ATOM ffdf3bb5",
+        check=dcp_speculation,
+        engines=(ATOM,),
+    ),
+    Rule(
+        name="dcp_pp",
+        summary="no DCP in pipelines",
+        source="SGLang server arguments",
+        check=dcp_pp,
+        engines=(SGLANG,),
+    ),
+    Rule(
+        name="cluster_room",
+        summary="all replicas of both pools fit the cluster",
+        source="arithmetic",
+        check=cluster_room,
+    ),
+)

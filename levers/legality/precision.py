@@ -78,7 +78,8 @@ def expert_blocks(deployment: Deployment, workload: Workload, context: SearchCon
             yield Reason(
                 "moe_block",
                 f"{pool.label}TP{pool.layout.tp} leaves {moe.moe_intermediate / ranks:g} of {moe.moe_intermediate} MoE "
-                f"columns of {card.name} a rank, not a multiple of {block}: {_narrower(pool, moe.moe_intermediate, block)}",
+                f"columns of {card.name} a rank, not a multiple of {block}: "
+                f"{_narrower(pool, moe.moe_intermediate, block)}",
             )
 
 
@@ -121,7 +122,7 @@ def dense_blocks(deployment: Deployment, workload: Workload, context: SearchCont
 
 def dense_ranks(pool: Pool, context: SearchContext) -> int:
     """GPUs that share a dense layer: under attention DP vLLM shards it over one rank's GPUs, others over all."""
-    return pool.layout.attn_tp if context.engine.name == VLLM else pool.layout.tp
+    return pool.attn_tp if context.engine.name == VLLM else pool.layout.tp
 
 
 def fp4_has_units(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
@@ -137,12 +138,46 @@ def fp4_has_units(deployment: Deployment, workload: Workload, context: SearchCon
 
 
 RULES = (
-    Rule("weights", "the weight format has a validated checkpoint", "model cards", weights_available),
-    Rule("experts", "experts come in a checkpoint's format, no wider than its weights", "model cards", experts_available),
-    Rule("activations", "activations no narrower than weights, in a format of the GPU", "GPU data sheets", activations_run),
-    Rule("kv_backend", "some attention backend keeps the KV format", "vllm-project/vllm#42587, #54761", kv_kept),
-    Rule("fp4_amd", "4-bit weights need FP4 units on AMD", "engine quantisation tables", fp4_has_units),
-    Rule("moe_block", "expert columns a rank are whole quantisation blocks",
-         "vllm-project/vllm#17569, #25292; ROCm/ATOM ffdf3bb5", expert_blocks),
-    Rule("dense_block", "dense columns a rank are whole quantisation blocks", "vLLM FP8 linear layers", dense_blocks),
-)  # fmt: skip
+    Rule(
+        name="weights",
+        summary="the weight format has a validated checkpoint",
+        source="model cards",
+        check=weights_available,
+    ),
+    Rule(
+        name="experts",
+        summary="experts come in a checkpoint's format, no wider than its weights",
+        source="model cards",
+        check=experts_available,
+    ),
+    Rule(
+        name="activations",
+        summary="activations no narrower than weights, in a format of the GPU",
+        source="GPU data sheets",
+        check=activations_run,
+    ),
+    Rule(
+        name="kv_backend",
+        summary="some attention backend keeps the KV format",
+        source="vllm-project/vllm#42587, #54761",
+        check=kv_kept,
+    ),
+    Rule(
+        name="fp4_amd",
+        summary="4-bit weights need FP4 units on AMD",
+        source="engine quantisation tables",
+        check=fp4_has_units,
+    ),
+    Rule(
+        name="moe_block",
+        summary="expert columns a rank are whole quantisation blocks",
+        source="vllm-project/vllm#17569, #25292; ROCm/ATOM ffdf3bb5",
+        check=expert_blocks,
+    ),
+    Rule(
+        name="dense_block",
+        summary="dense columns a rank are whole quantisation blocks",
+        source="vLLM FP8 linear layers",
+        check=dense_blocks,
+    ),
+)

@@ -37,6 +37,11 @@ class Pool:
     replicas: int
     scheduler: SchedulerSettings
 
+    @property
+    def attn_tp(self) -> int:
+        """GPUs that share one request's attention; 1 where there are more attention ranks than GPUs."""
+        return max(1, self.layout.attn_tp)
+
 
 def pools(deployment: Deployment) -> tuple[Pool, ...]:
     """The colocated pool, or the decode and prefill pools."""

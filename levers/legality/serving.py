@@ -30,7 +30,8 @@ def budget_covers_prompt(deployment: Deployment, workload: Workload, context: Se
         if not chunked and workload.isl_tokens > budget:
             yield Reason(
                 "prompt_over_budget",
-                f"{pool.label}prompts of {workload.isl_tokens} tokens exceed token_budget={budget} with chunked prefill off, "
+                f"{pool.label}prompts of {workload.isl_tokens} tokens exceed token_budget={budget} with chunked "
+                "prefill off, "
                 f"and are rejected: set chunk_size or token_budget ≥ {workload.isl_tokens}",
             )
 
@@ -81,7 +82,8 @@ def fraction_cap(deployment: Deployment, workload: Workload, context: SearchCont
         if fraction is not None and fraction > MAX_FRACTION:
             yield Reason(
                 "kv_fraction",
-                f"{pool.label}kv_mem_fraction={fraction:g} leaves no room to capture graphs: use at most {MAX_FRACTION:g}",
+                f"{pool.label}kv_mem_fraction={fraction:g} leaves no room to capture graphs: use at most "
+                f"{MAX_FRACTION:g}",
             )
 
 
@@ -121,7 +123,8 @@ def speculation_available(deployment: Deployment, workload: Workload, context: S
     if multiple and speculation.depth % predicted:
         yield Reason(
             "spec_depth_multiple",
-            f"spec_depth={speculation.depth}: vLLM drafts a multiple of the {predicted} MTP layers of {context.card.name}",
+            f"spec_depth={speculation.depth}: vLLM drafts a multiple of the {predicted} MTP layers of "
+            f"{context.card.name}",
         )
 
 
@@ -154,57 +157,129 @@ def same_blocks(deployment: Deployment, workload: Workload, context: SearchConte
     if prefill.scheduler.block_size != deployment.scheduler.block_size:
         yield Reason(
             "handoff_blocks",
-            f"prefill block_size={prefill.scheduler.block_size} and decode block_size={deployment.scheduler.block_size}: a "
+            f"prefill block_size={prefill.scheduler.block_size} and decode "
+            f"block_size={deployment.scheduler.block_size}: a "
             "hand-off needs equal blocks",
         )
-    widths = (prefill.layout.attn_tp, deployment.layout.attn_tp)
-    if context.engine.name == VLLM and is_hybrid(context) and widths[0] != widths[1]:
+    ours, theirs = (pool.attn_tp for pool in pools(deployment))
+    if context.engine.name == VLLM and is_hybrid(context) and ours != theirs:
         yield Reason(
             "handoff_hybrid",
-            f"attention over {widths[0]} GPUs in prefill and {widths[1]} in decode: on vLLM the block of a hybrid model grows "
+            f"attention over {theirs} GPUs in prefill and {ours} in decode: on vLLM the block of a hybrid "
+            "model grows "
             f"with its state a rank, so the pools' blocks differ; use equal attention widths",
         )
 
 
 def attention_widths(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
     """Head-sharded KV moves between pools only where the widths divide; SGLang also needs full attention."""
-    prefill = deployment.prefill
-    if prefill is None or context.card.attention.kind != "gqa":
+    if deployment.prefill is None or context.card.attention.kind != "gqa":
         return
-    ours, theirs = deployment.layout.attn_tp, prefill.layout.attn_tp
+    ours, theirs = (pool.attn_tp for pool in pools(deployment))
     if max(ours, theirs) % min(ours, theirs):
         yield Reason(
             "handoff_widths",
-            f"attention over {theirs} GPUs in prefill and {ours} in decode: KV heads do not map evenly; use widths that divide",
+            f"attention over {theirs} GPUs in prefill and {ours} in decode: KV heads do not map evenly; use widths "
+            "that divide",
         )
     windowed = any(group.attention.window for group in context.card.groups)
     if context.engine.name == SGLANG and ours != theirs and (windowed or is_hybrid(context)):
         yield Reason(
             "handoff_swa",
-            f"attention over {theirs} GPUs in prefill and {ours} in decode: SGLang cannot move the window or state cache of "
+            f"attention over {theirs} GPUs in prefill and {ours} in decode: SGLang cannot move the window or state "
+            "cache of "
             f"{context.card.name} between different widths; use equal ones",
         )
 
 
 RULES = (
-    Rule("context_length", "prompt and answer fit the context", "model cards", prompt_fits_context),
-    Rule("prompt_over_budget", "without chunking a prompt fits the token budget",
-         "NVIDIA/TensorRT-LLM#9277, #6539, #4947", budget_covers_prompt),
-    Rule("budget_under_batch", "the token budget covers the running cap", "vLLM scheduler config", budget_covers_batch,
-         (VLLM,)),
-    Rule("chunk_pages", "a chunk is whole blocks on every rank", "sgl-project/sglang#20018", chunk_pages),
-    Rule("running_per_rank", "the running cap leaves a slot a rank", "SGLang server arguments", attention_dp_caps, (SGLANG,)),
-    Rule("kv_fraction", "the memory fraction leaves room for graph capture", "vllm-project/vllm#57475", fraction_cap),
-    Rule("block_size", "the engine accepts the block size", "engine arguments", block_accepted),
-    Rule("attn_dp_chunk", "no chunked prefill under attention DP", "NVIDIA/TensorRT-LLM#5267", attention_dp_chunking,
-         (TRTLLM,), TRT_DP_CHUNK_FIXED),
-    Rule("speculation", "method, drafter and depth exist", "engine arguments, model cards", speculation_available),
-    Rule("host_dram", "host KV of all GPUs of a node fits its memory",
-         "sgl-project/sglang#5372, SemiAnalysisAI/InferenceX#2777", host_memory),
-    Rule("host_prefix_cache", "a host tier needs the prefix cache", "engine arguments", host_needs_cache,
-         (VLLM, SGLANG, ATOM, TRTLLM)),
-    Rule("handoff", "the engine has the hand-off on this vendor", "engine connectors", handoff_exists),
-    Rule("handoff_blocks", "both pools have the same KV blocks", "vllm-project/vllm#42895", same_blocks),
-    Rule("handoff_widths", "attention widths of the pools are compatible",
-         "sgl-project/sglang#31295, llm-d/llm-d#2433, vllm-project/vllm#43523", attention_widths),
-)  # fmt: skip
+    Rule(
+        name="context_length",
+        summary="prompt and answer fit the context",
+        source="model cards",
+        check=prompt_fits_context,
+    ),
+    Rule(
+        name="prompt_over_budget",
+        summary="without chunking a prompt fits the token budget",
+        source="NVIDIA/TensorRT-LLM#9277, #6539, #4947",
+        check=budget_covers_prompt,
+    ),
+    Rule(
+        name="budget_under_batch",
+        summary="the token budget covers the running cap",
+        source="vLLM scheduler config",
+        check=budget_covers_batch,
+        engines=(VLLM,),
+    ),
+    Rule(
+        name="chunk_pages",
+        summary="a chunk is whole blocks on every rank",
+        source="sgl-project/sglang#20018",
+        check=chunk_pages,
+    ),
+    Rule(
+        name="running_per_rank",
+        summary="the running cap leaves a slot a rank",
+        source="SGLang server arguments",
+        check=attention_dp_caps,
+        engines=(SGLANG,),
+    ),
+    Rule(
+        name="kv_fraction",
+        summary="the memory fraction leaves room for graph capture",
+        source="vllm-project/vllm#57475",
+        check=fraction_cap,
+    ),
+    Rule(
+        name="block_size",
+        summary="the engine accepts the block size",
+        source="engine arguments",
+        check=block_accepted,
+    ),
+    Rule(
+        name="attn_dp_chunk",
+        summary="no chunked prefill under attention DP",
+        source="NVIDIA/TensorRT-LLM#5267",
+        check=attention_dp_chunking,
+        engines=(TRTLLM,),
+        before=TRT_DP_CHUNK_FIXED,
+    ),
+    Rule(
+        name="speculation",
+        summary="method, drafter and depth exist",
+        source="engine arguments, model cards",
+        check=speculation_available,
+    ),
+    Rule(
+        name="host_dram",
+        summary="host KV of all GPUs of a node fits its memory",
+        source="sgl-project/sglang#5372, SemiAnalysisAI/InferenceX#2777",
+        check=host_memory,
+    ),
+    Rule(
+        name="host_prefix_cache",
+        summary="a host tier needs the prefix cache",
+        source="engine arguments",
+        check=host_needs_cache,
+        engines=(VLLM, SGLANG, ATOM, TRTLLM),
+    ),
+    Rule(
+        name="handoff",
+        summary="the engine has the hand-off on this vendor",
+        source="engine connectors",
+        check=handoff_exists,
+    ),
+    Rule(
+        name="handoff_blocks",
+        summary="both pools have the same KV blocks",
+        source="vllm-project/vllm#42895",
+        check=same_blocks,
+    ),
+    Rule(
+        name="handoff_widths",
+        summary="attention widths of the pools are compatible",
+        source="sgl-project/sglang#31295, llm-d/llm-d#2433, vllm-project/vllm#43523",
+        check=attention_widths,
+    ),
+)
