@@ -131,10 +131,12 @@ class ModelCard:
     expert_dtype: Dtype | None = None  # where the maker's experts differ from its weights (gpt-oss: fp4)
     fp4_format: Literal["mxfp4", "nvfp4", "int4"] | None = None  # of the maker's own 4-bit checkpoint
     fp4_attention: Dtype = Dtype.BF16  # what 4-bit checkpoints of a MoE model keep attention in
+    fp4_shared: Dtype = Dtype.BF16  # and what they keep dense layers and shared experts in
     quant_block: int = 0  # weight quantisation block of the FP8 checkpoint, columns
     drafters: tuple[str, ...] = ()  # speculation methods with a published head: mtp, eagle3, dspark
     vision_layers: int = 0  # of the vision tower, as engines size it; 0: text only
     vision_hidden: int = 0
+    residual_streams: int = 1  # hyper-connections keep several residual vectors a token (DeepSeek-V4: 4)
     extra_params: float = 0.0  # loaded, in no layer: vision tower and projector, hyper-connections
     assumed: tuple[str, ...] = ()  # fields that no public source states
     published: Published = field(default_factory=Published)

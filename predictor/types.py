@@ -232,6 +232,12 @@ class MemoryBreakdown:
     kv_bytes_per_token: float
     kv_pool_tokens: int
     pool_source: str = "model"  # "model" or "engine log"
+    other_bytes: float = 0.0  # device context and communication buffers
+    block_tokens: int = 1
+    window_tokens: int = 0  # tokens that window layers keep of a request, 0 without such layers
+    window_bytes_per_token: float = 0.0
+    sequence_bytes: float = 0.0  # recurrent state of one sequence, where it lies in the KV pool
+    sequence_slots: int | None = None  # sequences the separate state pool holds, where there is one
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,10 @@ class Config:
             raise BadFile(f"{self.path}: {name}: expected a table, got {value!r}")
         return value
 
+    def nested(self, name: str) -> "Config":
+        """A nested table to read fields from; errors name both."""
+        return Config(f"{self.path}: {name}", self.table(name))
+
     @property
     def layers(self) -> int:
         """Layers of the main model."""
@@ -214,13 +218,13 @@ def _minimax_m2(c: Config) -> Layers:
 
 def _minimax_m3(c: Config) -> Layers:
     """MiniMax-M3: GQA, block-sparse with an indexer in all but the first layers."""
-    sparse = c.table("sparse_attention_config")
-    on, block = sparse.get("sparse_attention_freq", []), int(sparse.get("sparse_block_size", 1))
+    sparse = c.nested("sparse_attention_config")
+    on, block = sparse.data.get("sparse_attention_freq", []), sparse.whole("sparse_block_size")
     index = {
-        "index_heads": int(sparse.get("sparse_num_index_heads", 0)),
-        "index_head_dim": int(sparse.get("sparse_index_dim", 0)),
+        "index_heads": sparse.whole("sparse_num_index_heads"),
+        "index_head_dim": sparse.whole("sparse_index_dim"),
         "index_block": block,
-        "index_topk": block * int(sparse.get("sparse_topk_blocks", 0)),
+        "index_topk": block * sparse.whole("sparse_topk_blocks"),
     }
     full = _gqa(c, qk_norm=c.flag("use_qk_norm"))
     indexed = _gqa(c, qk_norm=c.flag("use_qk_norm"), **index)
@@ -235,15 +239,15 @@ def _minimax_m3(c: Config) -> Layers:
 
 def _kimi_linear(c: Config) -> Layers:
     """Kimi-K3: Kimi delta attention with an MLA layer every fourth; experts in a latent space."""
-    linear = c.table("linear_attn_config")
-    heads, dim = int(linear["num_heads"]), int(linear["head_dim"])
+    linear = c.nested("linear_attn_config")
+    heads, dim = linear.whole("num_heads"), linear.whole("head_dim")
     delta = Attention(
         kind="linear",
         key_heads=heads,
         value_heads=heads,
         key_dim=dim,
         value_dim=dim,
-        conv_kernel=int(linear["short_conv_kernel_size"]),
+        conv_kernel=linear.whole("short_conv_kernel_size"),
         gated_output=True,
         channel_decay=True,
     )
@@ -251,7 +255,7 @@ def _kimi_linear(c: Config) -> Layers:
     dense_first = c.whole("first_k_dense_replace", default=0)
     dense = Ffn(intermediate=c.whole("intermediate_size"))
     moe = _moe(c, latent_dim=c.whole("routed_expert_hidden_size", default=0))
-    at = set(linear["full_attn_layers"])  # counted from 1
+    at = set(linear.data.get("full_attn_layers") or ())  # counted from 1
     return [(full if i + 1 in at else delta, moe if i >= dense_first else dense) for i in range(c.layers)]
 
 
@@ -318,6 +322,7 @@ def card_from_config(data: Mapping[str, Any], where: str, name: str) -> ModelCar
             fp4_format=fp4,
             quant_block=128 if weight is Dtype.FP8 else 0,
             drafters=("mtp",) if config.whole("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0) else (),
+            residual_streams=config.whole("hc_mult", default=1),
             vision_layers=vision_layers,
             vision_hidden=vision_hidden,
             source=where,
