@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +22,15 @@ _SPACE = re.compile(r"\s*")
 _LITERAL_CHARS = 16  # a number or word may be cut by the end of a chunk; longer ago it is an error
 
 
+class Fault(StrEnum):
+    """Why a text holds no record."""
+
+    NOT_JSON = "not_json"
+    TRUNCATED = "truncated"
+    NOT_FINITE = "not_finite"
+    UNSUPPORTED = "unsupported"  # readable, but without an equal in our records
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """One decoded value or, where ``fault`` is set, why there is none; ``resumable`` says whether to read on."""
@@ -28,7 +38,7 @@ class Document:
     line: int
     value: Any = None
     fault: str | None = None
-    truncated: bool = False
+    kind: Fault = Fault.NOT_JSON
     resumable: bool = True
 
 
@@ -92,10 +102,10 @@ def _decode_line(text: str, line: int, last: bool) -> Document:
     try:
         return Document(line, _DECODER.decode(text))
     except json.JSONDecodeError as broken:
-        cut = last and _runs_out(broken, text)
-        return Document(line, fault=f"not JSON: {broken.msg} at column {broken.colno}", truncated=cut)
+        kind = Fault.TRUNCATED if last and _runs_out(broken, text) else Fault.NOT_JSON
+        return Document(line, fault=f"not JSON: {broken.msg} at column {broken.colno}", kind=kind)
     except ValueError as broken:
-        return Document(line, fault=str(broken))
+        return Document(line, fault=str(broken), kind=Fault.NOT_FINITE)
 
 
 def _runs_out(broken: json.JSONDecodeError, text: str) -> bool:
@@ -115,18 +125,19 @@ def _array_elements(first: str, rest: Iterator[str], line: int) -> Iterator[Docu
             return
         separator = buffer.peek()
         if separator not in (",", "]"):
-            truncated = separator == ""
-            fault = (
-                "the array is not closed" if truncated else f"expected ',' or ']' between records, found {separator!r}"
-            )
-            yield Document(buffer.line, fault=fault, truncated=truncated, resumable=False)
+            if separator:
+                yield Document(
+                    buffer.line, fault=f"not JSON: expected ',' or ']', found {separator!r}", resumable=False
+                )
+            else:
+                yield Document(buffer.line, fault="the array is not closed", kind=Fault.TRUNCATED, resumable=False)
             return
         buffer.skip(1)
         if separator == "]":
             break
         buffer.peek()
     if buffer.peek():
-        yield Document(buffer.line, fault="text after the end of the array", resumable=False)
+        yield Document(buffer.line, fault="not JSON: text after the end of the array", resumable=False)
 
 
 class _Buffer:
@@ -167,8 +178,9 @@ class _Buffer:
                 if incomplete and self.fetch():
                     continue
                 where = self.line + self.text.count("\n", self.at, broken.pos)
-                return Document(where, fault=f"not JSON: {broken.msg}", truncated=incomplete, resumable=False)
+                kind = Fault.TRUNCATED if incomplete else Fault.NOT_JSON
+                return Document(where, fault=f"not JSON: {broken.msg}", kind=kind, resumable=False)
             except ValueError as broken:
-                return Document(start, fault=str(broken), resumable=False)
+                return Document(start, fault=str(broken), kind=Fault.NOT_FINITE, resumable=False)
             self.skip(end - self.at)
             return Document(start, value)

@@ -24,42 +24,21 @@ A row of a session that names no dependency waits for the previous row of that s
 rows. Memory is bounded by ``history_records``: how many rows back a row may refer to, in words or by its block ids.
 """
 
-import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
+from itertools import chain
 from typing import Any
 
 from predictor.errors import BadFile, BadInput
 from predictor.workload.block_size import BlockSize, Candidates
 from predictor.workload.blocks import NO_BLOCKS, BlockForest, ChainViolation, Prompt
+from predictor.workload.fields import Bad, BadRecord, Record
 from predictor.workload.json_stream import Document, documents
 
 DEFAULT_HISTORY_RECORDS = 200_000
 _PROBE_RECORDS = 20_000  # held back at most until the block size is known
 _FORGET_EVERY = 4  # old rows are dropped each quarter of the history
-
-
-class BadRecord(StrEnum):
-    """What can be wrong with a record; the keys of ``TraceReader.skipped``."""
-
-    NOT_JSON = "not_json"
-    TRUNCATED = "truncated"
-    NOT_AN_OBJECT = "not_an_object"
-    MISSING_FIELD = "missing_field"
-    WRONG_TYPE = "wrong_type"
-    NOT_FINITE = "not_finite"
-    NON_POSITIVE_LENGTH = "non_positive_length"
-    NEGATIVE_TIME = "negative_time"
-    CONFLICTING_FIELDS = "conflicting_fields"
-    DUPLICATE_ID = "duplicate_id"
-    DANGLING_REFERENCE = "dangling_reference"
-    CYCLE = "cycle"
-    FOLLOWS_SKIPPED = "follows_skipped"
-    PREFIX_TOO_LONG = "prefix_too_long"
-    CHAIN_VIOLATION = "chain_violation"
-    BLOCK_COUNT = "block_count"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,25 +58,18 @@ class TraceRequest:
     recorded_api_ms: float | None = None
 
 
-class _Bad(Exception):
-    """A record that cannot be used."""
-
-    def __init__(self, kind: BadRecord, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
 class TraceReader:
     """Iterates over the requests of a trace; see the module's text for the format.
 
-    ``block_size`` overrides the inference. After iteration (and as soon as it is inferred) ``block_size`` says what the
-    blocks are, None where no record has ids, and ``skipped`` counts what ``skip_bad_records`` left out, by kind. A row
-    that refers to a skipped one is skipped too.
+    ``text`` is lines or chunks of text, or what a converter of :mod:`predictor.workload.convert` yields. ``block_size``
+    overrides the inference. After iteration (and as soon as it is inferred) it says what the blocks are, None where no
+    record has ids, and ``skipped`` counts what ``skip_bad_records`` left out, by kind. A row that refers to a skipped
+    one is skipped too.
     """
 
     def __init__(
         self,
-        text: Iterable[str],
+        text: Iterable[str] | Iterable[Document],
         *,
         name: str = "trace",
         block_size: BlockSize | None = None,
@@ -108,7 +80,7 @@ class TraceReader:
             raise BadInput(f"history_records {history_records}: at least 1")
         self.block_size = block_size
         self.skipped: Counter[BadRecord] = Counter()
-        self._text, self._name = text, name
+        self._documents, self._name = _documents(text), name
         self._skip, self._history = skip_bad_records, history_records
         self._candidates = Candidates()
         self._forest = BlockForest()
@@ -120,11 +92,11 @@ class TraceReader:
 
     def __iter__(self) -> Iterator[TraceRequest]:
         held: list[TraceRequest] = []
-        stream = iter(documents(self._text))
+        stream = self._documents
         for document in stream:
             try:
                 request = self._request(document)
-            except _Bad as bad:
+            except Bad as bad:
                 if self._skip and document.resumable:
                     self._skip_record(bad.kind, document)
                     continue
@@ -162,13 +134,13 @@ class TraceReader:
 
     def _request(self, document: Document) -> TraceRequest:
         if document.fault is not None:
-            raise _Bad(BadRecord.TRUNCATED if document.truncated else _fault_kind(document.fault), document.fault)
+            raise Bad(BadRecord(document.kind.value), document.fault)
         if not isinstance(document.value, dict):
-            raise _Bad(BadRecord.NOT_AN_OBJECT, f"a record is an object, found {type(document.value).__name__}")
-        record = _Record(document.value)
+            raise Bad(BadRecord.NOT_AN_OBJECT, f"a record is an object, found {type(document.value).__name__}")
+        record = Record(document.value)
         request_id = record.text("request_id") or f"#{self._rows}"
         if request_id in self._prompts:
-            raise _Bad(BadRecord.DUPLICATE_ID, f"request_id {request_id!r} names an earlier record too")
+            raise Bad(BadRecord.DUPLICATE_ID, f"request_id {request_id!r} names an earlier record too")
         input_tokens = record.length("input_length", "input_tokens")
         output_tokens = record.length("output_length", "output_tokens", least=0)
         session_id = record.text("session_id")
@@ -194,7 +166,7 @@ class TraceReader:
         self._remember(request)
         return request
 
-    def _waits_on(self, record: "_Record", request_id: str, session_id: str | None) -> tuple[str, ...]:
+    def _waits_on(self, record: Record, request_id: str, session_id: str | None) -> tuple[str, ...]:
         named = (*record.texts("wait_on", "wait_for"), *record.texts("joins"))
         for reference in named:
             self._check_reference(reference, request_id)
@@ -204,16 +176,16 @@ class TraceReader:
 
     def _check_reference(self, reference: str, request_id: str) -> None:
         if reference == request_id:
-            raise _Bad(BadRecord.CYCLE, f"{request_id!r} waits on itself")
+            raise Bad(BadRecord.CYCLE, f"{request_id!r} waits on itself")
         if reference in self._lost:
-            raise _Bad(BadRecord.FOLLOWS_SKIPPED, f"it refers to {reference!r}, which was skipped")
+            raise Bad(BadRecord.FOLLOWS_SKIPPED, f"it refers to {reference!r}, which was skipped")
         if reference not in self._prompts:
-            raise _Bad(
+            raise Bad(
                 BadRecord.DANGLING_REFERENCE,
                 f"it refers to {reference!r}, which is none of the last {self._history} records",
             )
 
-    def _explain_reference(self, bad: _Bad, document: Document, rest: Iterator[Document]) -> _Bad:
+    def _explain_reference(self, bad: Bad, document: Document, rest: Iterator[Document]) -> Bad:
         """Read on to tell a cycle and a forward reference from a name that is nowhere."""
         me = str(document.value.get("request_id"))
         later: dict[str, tuple[str, ...]] = {me: _references(document.value)}
@@ -222,26 +194,26 @@ class TraceReader:
                 later[str(following.value["request_id"])] = _references(following.value)
         cycle = _cycle(later, me)
         if cycle:
-            return _Bad(BadRecord.CYCLE, f"a cycle of requests that wait on each other: {' -> '.join(cycle)}")
+            return Bad(BadRecord.CYCLE, f"a cycle of requests that wait on each other: {' -> '.join(cycle)}")
         forward = [name for name in later[me] if name in later and name not in self._prompts]
         if forward:
-            return _Bad(BadRecord.DANGLING_REFERENCE, f"it refers to {forward[0]!r}, a later record: sort the trace")
+            return Bad(BadRecord.DANGLING_REFERENCE, f"it refers to {forward[0]!r}, a later record: sort the trace")
         return bad
 
-    def _tree(self, record: "_Record", session_id: str) -> str:
+    def _tree(self, record: Record, session_id: str) -> str:
         parent = record.text("parent_session_id")
         for session in (session_id, parent):
             if session in self._sessions:
                 return self._sessions[session][1]
         return parent or session_id
 
-    def _prompt(self, record: "_Record", input_tokens: int) -> Prompt | None:
+    def _prompt(self, record: Record, input_tokens: int) -> Prompt | None:
         source, ids = record.text("prefix_from"), record.ids("hash_ids")
         new_blocks, prefix_blocks = record.count("new_blocks"), record.count("prefix_blocks")
         if ids is not None and new_blocks is not None:
-            raise _Bad(BadRecord.CONFLICTING_FIELDS, "'hash_ids' and 'new_blocks' exclude each other")
+            raise Bad(BadRecord.CONFLICTING_FIELDS, "'hash_ids' and 'new_blocks' exclude each other")
         if (source is None) != (prefix_blocks is None):
-            raise _Bad(BadRecord.MISSING_FIELD, "'prefix_from' and 'prefix_blocks' go together")
+            raise Bad(BadRecord.MISSING_FIELD, "'prefix_from' and 'prefix_blocks' go together")
         if ids is None and new_blocks is None and source is None:
             return None
         prefix = NO_BLOCKS if source is None else self._prefix(source, prefix_blocks or 0)
@@ -252,21 +224,21 @@ class TraceReader:
         try:
             return self._forest.named(ids, prefix, self._rows)
         except ChainViolation as violation:
-            raise _Bad(BadRecord.CHAIN_VIOLATION, str(violation)) from violation
+            raise Bad(BadRecord.CHAIN_VIOLATION, str(violation)) from violation
 
     def _prefix(self, source: str, prefix_blocks: int) -> Prompt:
         self._check_reference(source, "")
         earlier = self._prompts[source]
         have = 0 if earlier is None else earlier.blocks
         if earlier is None or prefix_blocks > have:
-            raise _Bad(BadRecord.PREFIX_TOO_LONG, f"prefix_blocks {prefix_blocks}: {source!r} has {have} blocks")
+            raise Bad(BadRecord.PREFIX_TOO_LONG, f"prefix_blocks {prefix_blocks}: {source!r} has {have} blocks")
         return earlier.head(prefix_blocks)
 
     def _check_block_count(self, input_tokens: int, blocks: int) -> None:
         size = self.block_size
         if size is not None:
             if size.blocks(input_tokens) != blocks:
-                raise _Bad(
+                raise Bad(
                     BadRecord.BLOCK_COUNT,
                     f"{blocks} block ids for {input_tokens} tokens: blocks of {size.tokens} ({size.tail} tail) make "
                     f"{size.blocks(input_tokens)}",
@@ -274,7 +246,7 @@ class TraceReader:
             return
         narrowed = self._candidates.narrowed(input_tokens, blocks)
         if narrowed.none_left:
-            raise _Bad(
+            raise Bad(
                 BadRecord.BLOCK_COUNT,
                 f"{blocks} block ids for {input_tokens} tokens: earlier records allow blocks of {self._candidates}",
             )
@@ -294,88 +266,12 @@ class TraceReader:
             self._sessions = {name: last for name, last in self._sessions.items() if last[2] >= oldest}
 
 
-class _Record:
-    """Typed access to the fields of one record, by name and aliases."""
-
-    def __init__(self, fields: dict[str, Any]) -> None:
-        self._fields = fields
-
-    def _value(self, *names: str) -> tuple[str, Any]:
-        found, value = names[0], None
-        for name in names:
-            other = self._fields.get(name)
-            if other is None:
-                continue
-            if value is not None and other != value:
-                raise _Bad(BadRecord.CONFLICTING_FIELDS, f"{found!r} and {name!r} differ")
-            found, value = name, other
-        return found, value
-
-    def text(self, *names: str) -> str | None:
-        """A name: text or an integer."""
-        name, value = self._value(*names)
-        return None if value is None else _text(name, value)
-
-    def texts(self, *names: str) -> tuple[str, ...]:
-        """One name or a list of them."""
-        name, value = self._value(*names)
-        if value is None:
-            return ()
-        return tuple(_text(name, item) for item in (value if isinstance(value, list) else [value]))
-
-    def number(self, *names: str) -> float | int | None:
-        name, value = self._value(*names)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _Bad(BadRecord.WRONG_TYPE, f"{name!r} is a number, found {value!r}")
-        if not math.isfinite(value):
-            raise _Bad(BadRecord.NOT_FINITE, f"{name!r} is {value!r}")
-        return value
-
-    def time(self, *names: str) -> float | None:
-        """A time in ms, not negative."""
-        value = self.number(*names)
-        if value is not None and value < 0:
-            raise _Bad(BadRecord.NEGATIVE_TIME, f"{names[0]!r} is {value!r}")
-        return value
-
-    def count(self, name: str) -> int | None:
-        """A whole number, not negative."""
-        value = self.number(name)
-        if value is not None and (value < 0 or value != int(value)):
-            raise _Bad(BadRecord.WRONG_TYPE, f"{name!r} is a count, found {value!r}")
-        return None if value is None else int(value)
-
-    def length(self, *names: str, least: int = 1) -> int:
-        """A number of tokens. Recorded answers can be empty, prompts cannot."""
-        value = self.number(*names)
-        if value is None:
-            raise _Bad(BadRecord.MISSING_FIELD, f"{names[0]!r} is missing")
-        if value != int(value):
-            raise _Bad(BadRecord.WRONG_TYPE, f"{names[0]!r} is a whole number of tokens, found {value!r}")
-        if value < least:
-            raise _Bad(BadRecord.NON_POSITIVE_LENGTH, f"{names[0]!r} is {value!r}: at least {least}")
-        return int(value)
-
-    def ids(self, name: str) -> list[int | str] | None:
-        """Block ids: integers of any size, or text."""
-        value = self._fields.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, list) or not set(map(type, value)) <= {int, str}:
-            raise _Bad(BadRecord.WRONG_TYPE, f"{name!r} is a list of integers or strings")
-        return value
-
-
-def _text(name: str, value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise _Bad(BadRecord.WRONG_TYPE, f"{name!r} is a name, found {value!r}")
-    return str(value)
-
-
-def _fault_kind(fault: str) -> BadRecord:
-    return BadRecord.NOT_JSON if fault.startswith("not JSON") else BadRecord.NOT_FINITE
+def _documents(source: Iterable[str] | Iterable[Document]) -> Iterator[Document]:
+    """What a converter yields as it is; text decoded."""
+    items = iter(source)
+    for first in items:
+        rest = chain([first], items)
+        yield from rest if isinstance(first, Document) else documents(rest)  # type: ignore[arg-type]
 
 
 def _references(fields: dict[str, Any]) -> tuple[str, ...]:

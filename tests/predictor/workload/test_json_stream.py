@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor.errors import BadFile
-from predictor.workload.json_stream import documents, open_trace
+from predictor.workload.json_stream import Fault, documents, open_trace
 
 records = st.lists(st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=5), max_size=3), max_size=6)
 
@@ -43,26 +43,26 @@ def test_array_elements_know_their_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "truncated"),
+    ("text", "kind"),
     [
-        ('{"a": 1, "b', True),
-        ('{"a": [1, 2', True),
-        ('{"a" 1, "long": "after the fault there is a lot of text"}', False),
-        ('{"a": NaN}', False),
+        ('{"a": 1, "b', Fault.TRUNCATED),
+        ('{"a": [1, 2', Fault.TRUNCATED),
+        ('{"a" 1, "long": "after the fault there is a lot of text"}', Fault.NOT_JSON),
+        ('{"a": NaN}', Fault.NOT_FINITE),
     ],
 )
 @pytest.mark.parametrize("opening", ["", "["])
-def test_faults(text: str, truncated: bool, opening: str) -> None:
+def test_faults(text: str, kind: Fault, opening: str) -> None:
     (found,) = documents([opening + text])
     assert found.fault is not None
-    assert found.truncated is truncated
+    assert found.kind is kind
     assert found.resumable is (opening == "")
 
 
 def test_a_bad_line_does_not_hide_the_next() -> None:
     found = list(documents(['{"a": 1}\n', "oops\n", '{"a": 2}\n']))
     assert [document.value for document in found] == [{"a": 1}, None, {"a": 2}]
-    assert not found[1].truncated
+    assert found[1].kind is Fault.NOT_JSON
 
 
 @pytest.mark.parametrize("text", ['[{"a":1}', '[{"a":1} {"a":2}]', '[{"a":1}] x'])

@@ -8,7 +8,8 @@ import pytest
 
 from predictor.errors import BadFile, BadInput
 from predictor.workload.block_size import BlockSize, Tail
-from predictor.workload.trace import BadRecord, TraceReader, TraceRequest
+from predictor.workload.fields import BadRecord
+from predictor.workload.trace import TraceReader, TraceRequest
 
 B512 = BlockSize(512, Tail.CEIL)
 B64 = BlockSize(64, Tail.FLOOR)
