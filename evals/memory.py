@@ -131,7 +131,7 @@ def _deployment(row: Row, card: ModelCard) -> Deployment:
 
 def _constant(row: Row) -> str:
     """Whether a constant was set on this row."""
-    if row["model"].startswith("DeepSeek-V4"):
+    if row["model"].startswith("DeepSeek-V4") and "vllm" in row["engine"]:
         return "compressed layout factor"
     if row["model"].startswith(("MiniMax-M2.5", "openai/gpt-oss")):
         return "overheads beyond weights and activations"

@@ -183,6 +183,7 @@ def vllm_batch_defaults(hbm_gib: float) -> tuple[int, int]:
     return (1024, 16384) if hbm_gib >= 160 else (1024, 8192) if hbm_gib >= 70 else (256, 2048)
 
 
+@lru_cache(maxsize=1024)
 def vllm_capture_sizes(
     max_seqs: int, token_budget: int, decode_tokens: int, ceiling_tokens: int | None, wide: bool
 ) -> tuple[int, ...]:
@@ -329,6 +330,7 @@ def sglang_uses_aiter(platform: Platform, card: ModelCard, layout: Layout, atten
     return local in (16, 128) if kind == "mla" else kind == "gqa"
 
 
+@lru_cache(maxsize=1024)
 def sglang_capture_sizes(max_bs: int, speculative: bool) -> tuple[int, ...]:
     """Decode batches with a graph; ``max_bs`` is always one of them.
 
@@ -398,6 +400,7 @@ def _trtllm(case: _Case) -> Settings:
     )
 
 
+@lru_cache(maxsize=1024)
 def trtllm_capture_sizes(max_bs: int, padding: bool) -> tuple[int, ...]:
     """Decode batches with a graph: 1-31 and powers of two without padding; 1, 2, 4, by 8 to 128, then by 64 with it.
 

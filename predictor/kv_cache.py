@@ -19,9 +19,11 @@ INDEX_SCALE_BYTES = 4  # DeepSeek indexer keys are FP8 with one fp32 scale for 1
 FP8_DS_MLA_BYTES = 656  # vLLM sparse MLA on CUDA: 512 fp8, 4 fp32 scales, 64 bf16 rope
 NVFP4_DS_MLA_BYTES = 352  # the same in NVFP4
 COMPRESSED_ENTRY_BYTES = 584  # DeepSeek-V4: 448 fp8, 64 bf16 rope, 8 scale bytes
-# DeepSeek-V4: pool bytes over bare entries, with page padding, windows and compressor state. The layout is bound to the
-# version and not derived: one start log each of vLLM 0.21 and of SGLang (GB300, TP4); the others as vLLM (assumed).
-COMPRESSED_FACTOR = {"vLLM": 1.86, "SGLang": 4.3, "ATOM": 1.86, "TensorRT-LLM": 1.86}
+# DeepSeek-V4 outside SGLang: pool bytes over bare entries, with page padding, windows and compressor state. It is
+# bound to the version and not derived: one start log of vLLM 0.21 (GB300, TP4); ATOM and TensorRT-LLM assumed alike.
+COMPRESSED_FACTOR = 1.86
+COMPRESSED_WINDOW_SHARE = 0.1  # SGLang 0.5.23: tokens of the window pool over those of the pool
+COMPRESSED_STATE_ROWS = 8 / 256  # SGLang: rows of compressor state for each token of a window page
 MAMBA_FULL_MEMORY_RATIO = 0.9  # SGLang: state pool over the KV pool
 SWA_FULL_TOKENS_RATIO = 0.8  # SGLang: window pool's tokens over the full pool's
 
@@ -109,7 +111,7 @@ def layer_bytes(attention: Attention, layout: Layout, kv_dtype: Dtype, engine: s
     if a.kind == "linear":
         return 0.0
     if a.kind == "compressed":
-        return _compressed_bytes(a, kv_dtype) * COMPRESSED_FACTOR[engine]
+        return _compressed_bytes(a, kv_dtype, engine)
     index = _index_bytes(a, engine)
     if a.kind == "mla":
         return _mla_bytes(a, kv_dtype, engine, vendor) / layout.dcp + index
@@ -135,15 +137,20 @@ def _index_bytes(a: Attention, engine: str) -> float:
     return float(blocks(bare, 16) if engine == "ATOM" else bare)
 
 
-def _compressed_bytes(a: Attention, kv_dtype: Dtype) -> float:
-    """DeepSeek-V4: pooled entries over the tokens each stands for, bare; :data:`COMPRESSED_FACTOR` adds the rest."""
+def _compressed_bytes(a: Attention, kv_dtype: Dtype, engine: str) -> float:
+    """DeepSeek-V4: pooled entries over the tokens each stands for; what windows and states add is each engine's own.
+
+    SGLang prices its window pool, a tenth of the tokens, and the fp32 compressor state of its pages into each token.
+    """
     if a.kv_elements_per_token:
         return a.kv_elements_per_token * KV_BYTES[kv_dtype]
-    if not a.compress_ratio:
-        return 0.0
     entry = 2.0 * a.head_dim if kv_dtype is Dtype.BF16 else float(COMPRESSED_ENTRY_BYTES)
     index = a.index_head_dim + INDEX_SCALE_BYTES if a.index_heads else 0
-    return (entry + index) / a.compress_ratio
+    bare = (entry + index) / a.compress_ratio if a.compress_ratio else 0.0
+    if engine != "SGLang":
+        return bare * COMPRESSED_FACTOR
+    state = COMPRESSED_STATE_ROWS * 4 * (a.head_dim + a.index_head_dim) * 4 if a.index_heads else 0.0
+    return bare + COMPRESSED_WINDOW_SHARE * (entry + state)
 
 
 def _drafter_bytes(

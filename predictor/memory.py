@@ -52,6 +52,18 @@ SGLANG_CONTEXT_GIB = 1.0  # gone before the free memory is read
 SGLANG_COMMUNICATION_GIB = 1.2  # more with TP > 1
 SGLANG_LOADING_GIB = 1.0  # what loading takes beyond the weights
 
+EngineFamily = Literal["vLLM", "SGLang", "ATOM", "TensorRT-LLM"]
+_FAMILIES: dict[str, EngineFamily] = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "atom": "ATOM",
+    "tensorrt-llm": "TensorRT-LLM",
+    "trtllm": "TensorRT-LLM",
+    "trt-llm": "TensorRT-LLM",
+    "trt": "TensorRT-LLM",
+    "tensorrt": "TensorRT-LLM",
+}
+
 SAMPLER_BYTES = 12  # logits of one sequence and token: fp32, three copies alive at the peak
 BF16_BYTES = 2
 
@@ -81,18 +93,18 @@ def _memory(
     log: PoolLog | None,
     pool: Pool,
 ) -> MemoryBreakdown:
-    case = _Case(card, platform, deployment, settings, _layout(deployment, pool), log)
+    case = _Case(card, platform, deployment, settings, _layout(deployment, pool), log, engine_family(deployment.engine))
+    cost = case.cost()
     parts = case.parts()
     budget = case.budget_bytes(parts)
     state, slots = case.separate_state(budget)
     pool_bytes = budget - state
     source = "model"
     if log is not None and (log.kv_gib is not None or log.tokens is not None):
-        pool_bytes, source = case.logged_pool_bytes(log), "engine log"
-    cost = case.cost
+        pool_bytes, source = case.logged_pool_bytes(log, cost), "engine log"
     if pool_bytes < cost.request_bytes(1):
-        raise DoesNotFit(_shortage(case, parts, state, pool_bytes))
-    tokens = log.tokens if log is not None and log.tokens is not None else case.pool_tokens(pool_bytes)
+        raise DoesNotFit(_shortage(case, cost, parts, state, pool_bytes))
+    tokens = log.tokens if log is not None and log.tokens is not None else case.pool_tokens(pool_bytes, cost)
     return MemoryBreakdown(
         weights_bytes=parts.weights,
         kv_pool_bytes=pool_bytes,
@@ -172,10 +184,7 @@ class _Case:
     settings: Settings
     layout: Layout
     log: PoolLog | None
-
-    @property
-    def engine(self) -> str:
-        return engine_family(self.deployment.engine)
+    engine: EngineFamily
 
     @property
     def draft_tokens(self) -> int:
@@ -187,8 +196,8 @@ class _Case:
         speculation = self.deployment.speculation
         return speculation.method if speculation.active and speculation.method != "ngram" else "none"
 
-    @property
     def cost(self) -> KvCost:
+        """What a request keeps in this engine's pool."""
         version = self.deployment.engine_version
         batches = 2 if self.engine == "vLLM" and at_least(version, (0, 30)) else 1
         return kv_cost(
@@ -258,9 +267,8 @@ class _Case:
         share = max(0.0, budget) * MAMBA_FULL_MEMORY_RATIO / (1 + MAMBA_FULL_MEMORY_RATIO)
         return share, floor(share / one)
 
-    def pool_tokens(self, pool_bytes: float) -> int:
+    def pool_tokens(self, pool_bytes: float, cost: KvCost) -> int:
         """Tokens as the engine prints them: vLLM as concurrency at the longest context, SGLang of the full pool."""
-        cost = self.cost
         if self.engine == "SGLang" and cost.window_per_token:
             per_token = cost.per_token + SWA_FULL_TOKENS_RATIO * cost.window_per_token
             return floor(pool_bytes / per_token / cost.block_tokens) * cost.block_tokens
@@ -269,16 +277,16 @@ class _Case:
             return floor(pool_bytes / cost.request_bytes(longest) * longest)
         return floor(pool_bytes / cost.per_token / cost.block_tokens) * cost.block_tokens
 
-    def logged_pool_bytes(self, log: PoolLog) -> float:
+    def logged_pool_bytes(self, log: PoolLog, cost: KvCost) -> float:
         """Pool of the log: its GiB, else its tokens at their cost (vLLM: at the context they were printed for)."""
         if log.kv_gib is not None:
             return log.kv_gib * GIB
         tokens = log.tokens or 0
         at = log.tokens_at_context
-        return tokens / at * self.cost.request_bytes(at) if at else tokens * self.cost.per_token
+        return tokens / at * cost.request_bytes(at) if at else tokens * cost.per_token
 
 
-def _shortage(case: _Case, parts: _Parts, state: float, pool_bytes: float) -> str:
+def _shortage(case: _Case, cost: KvCost, parts: _Parts, state: float, pool_bytes: float) -> str:
     def gib(value: float) -> str:
         return f"{value / GIB:.1f} GiB"
 
@@ -286,7 +294,7 @@ def _shortage(case: _Case, parts: _Parts, state: float, pool_bytes: float) -> st
         f"{case.card.name} at {case.layout.label()} does not fit {case.platform.name}: weights {gib(parts.weights)}, "
         f"activations {gib(parts.activation)}, graphs {gib(parts.graph)}, other {gib(parts.other)}, state {gib(state)} "
         f"leave {gib(pool_bytes)} of {gib(case.platform.hbm_bytes)} for KV at a memory fraction of "
-        f"{case.settings.kv_mem_fraction:.3f}, and one block needs {gib(case.cost.request_bytes(1))}"
+        f"{case.settings.kv_mem_fraction:.3f}, and one block needs {gib(cost.request_bytes(1))}"
     )
 
 
@@ -354,19 +362,6 @@ def expert_padding(engine: str, platform: Platform, card: ModelCard, expert: Dty
         return WeightPadding()
     biased = platform.vendor == "amd" and card.moe is not None and card.moe.bias
     return WeightPadding(256, 256 if engine == "ATOM" or biased else 128)
-
-
-EngineFamily = Literal["vLLM", "SGLang", "ATOM", "TensorRT-LLM"]
-_FAMILIES: dict[str, EngineFamily] = {
-    "vllm": "vLLM",
-    "sglang": "SGLang",
-    "atom": "ATOM",
-    "tensorrt-llm": "TensorRT-LLM",
-    "trtllm": "TensorRT-LLM",
-    "trt-llm": "TensorRT-LLM",
-    "trt": "TensorRT-LLM",
-    "tensorrt": "TensorRT-LLM",
-}
 
 
 def engine_family(name: str) -> EngineFamily:

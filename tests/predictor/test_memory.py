@@ -91,6 +91,15 @@ def test_layouts_of_sparse_mla_differ_by_engine_and_vendor() -> None:
     assert kv_bytes_per_token(card, Layout(), FP8, "ATOM") == 61 * (576 + 144)
 
 
+def test_compressed_pools_of_deepseek_v4() -> None:
+    """30 layers of ratio 4 with an index and 31 of ratio 128; SGLang adds a tenth of a window row and its state."""
+    card = model_card("DeepSeek-V4-Pro")
+    bare = 30 * (584 + 132) / 4 + 31 * 584 / 128
+    window = 0.1 * (61 * 584 + 30 * 8 / 256 * 4 * (512 + 128) * 4)
+    assert kv_bytes_per_token(card, Layout(tp=8), FP8, "SGLang") == pytest.approx(bare + window)
+    assert kv_bytes_per_token(card, Layout(tp=8), FP8, "vLLM") == pytest.approx(39.26 * GIB / 4_103_577, rel=0.01)
+
+
 def test_shared_indexers_are_stored_once() -> None:
     assert kv_bytes_per_token(model_card("GLM-5.2"), Layout(), BF16) == 78 * 1152 + 21 * 132
 
