@@ -289,13 +289,21 @@ def read_config(path: Path) -> ModelCard:
 
     Raises BadFile naming the file and the field, or the architectures that are known.
     """
+    data = _read_json(path)
+    beside = path.with_name("hf_quant_config.json")  # where ModelOpt checkpoints keep the weight format
+    if "quantization_config" not in data and beside.is_file():
+        data = {**data, "quantization_config": _read_json(beside).get("quantization", {})}
+    return card_from_config(data, str(path), name=path.resolve().parent.name)
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise BadFile(f"{path}: not readable as JSON: {error}") from None
     if not isinstance(data, Mapping):
         raise BadFile(f"{path}: expected a JSON object")
-    return card_from_config(data, str(path), name=path.resolve().parent.name)
+    return data
 
 
 def card_from_config(data: Mapping[str, Any], where: str, name: str) -> ModelCard:

@@ -8,7 +8,8 @@ import pytest
 
 from predictor.cards import Attention, Collective, Ffn, LayerGroup, ModelCard
 from predictor.errors import BadFile, BadInput
-from predictor.profiles.hf import FAMILIES, card_from_config
+from predictor.params import count
+from predictor.profiles.hf import FAMILIES, card_from_config, read_config
 from predictor.profiles.loader import model_card, model_names, platform
 from predictor.types import Dtype
 
@@ -23,6 +24,111 @@ def test_a_config_json_gives_the_bundled_card_s_layers(path: Path) -> None:
     assert (read.hidden, read.vocab, read.mtp_layers) == (bundled.hidden, bundled.vocab, bundled.mtp_layers)
     assert read.expert_dtype == bundled.expert_dtype
     assert (read.tied_embeddings, read.max_context_tokens) == (bundled.tied_embeddings, bundled.max_context_tokens)
+
+
+BASE = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 32768}
+SMALL = BASE | {"intermediate_size": 14336, "num_key_value_heads": 8, "vocab_size": 32000}
+FOREIGN = {
+    # config.json facts of models outside the catalogue, and (billions in total, active) as published
+    "Mistral-7B": ({"architectures": ["MistralForCausalLM"], "model_type": "mistral", **SMALL}, 7.24, 7.24),
+    "Mixtral-8x7B": (
+        {"architectures": ["MixtralForCausalLM"], "num_local_experts": 8, "num_experts_per_tok": 2, **SMALL},
+        46.7,
+        12.9,
+    ),
+    "Qwen2.5-7B": (
+        {
+            "architectures": ["Qwen2ForCausalLM"],
+            "model_type": "qwen2",
+            "num_hidden_layers": 28,
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "num_attention_heads": 28,
+            "num_key_value_heads": 4,
+            "vocab_size": 152064,
+            "max_position_embeddings": 32768,
+        },
+        7.62,
+        7.62,
+    ),
+    "DeepSeek-V2": (
+        {
+            "architectures": ["DeepseekV2ForCausalLM"],
+            "num_hidden_layers": 60,
+            "hidden_size": 5120,
+            "intermediate_size": 12288,
+            "moe_intermediate_size": 1536,
+            "first_k_dense_replace": 1,
+            "n_routed_experts": 160,
+            "n_shared_experts": 2,
+            "num_experts_per_tok": 6,
+            "num_attention_heads": 128,
+            "q_lora_rank": 1536,
+            "kv_lora_rank": 512,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+            "vocab_size": 102400,
+            "max_position_embeddings": 163840,
+        },
+        236,
+        21,
+    ),
+    "GLM-4.5": (
+        {
+            "architectures": ["Glm4MoeForCausalLM"],
+            "num_hidden_layers": 92,
+            "hidden_size": 5120,
+            "intermediate_size": 12288,
+            "moe_intermediate_size": 1536,
+            "first_k_dense_replace": 3,
+            "n_routed_experts": 160,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 8,
+            "num_attention_heads": 96,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "attention_bias": True,
+            "use_qk_norm": True,
+            "vocab_size": 151552,
+            "max_position_embeddings": 131072,
+        },
+        355,
+        32,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_families_outside_the_catalogue_count_as_published(name: str) -> None:
+    config, total, active = FOREIGN[name]
+    params = count(card_from_config(config, name, name))
+    assert params.total / 1e9 == pytest.approx(total, rel=0.02)
+    assert params.active / 1e9 == pytest.approx(active, rel=0.06)  # makers differ in counting the embedding
+
+
+@pytest.mark.parametrize(
+    ("quantization", "weight", "expert", "fp4"),
+    [
+        (None, Dtype.BF16, None, None),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, Dtype.FP8, None, None),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, Dtype.FP4, None, "nvfp4"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, Dtype.FP8, None, None),
+        ({"quant_method": "mxfp4"}, Dtype.BF16, Dtype.FP4, "mxfp4"),
+    ],
+)
+def test_quantised_checkpoints_say_their_formats(
+    quantization: object, weight: Dtype, expert: Dtype | None, fp4: str | None
+) -> None:
+    config = FOREIGN["Mixtral-8x7B"][0] | {"quantization_config": quantization}
+    card = card_from_config(config, "config.json", "quantised")
+    assert (card.weight_dtypes, card.expert_dtype, card.fp4_format) == ((weight,), expert, fp4)
+
+
+def test_modelopt_keeps_the_format_in_a_file_beside(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(FOREIGN["Mistral-7B"][0]))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
+    assert read_config(tmp_path / "config.json").weight_dtypes == (Dtype.FP4,)
 
 
 def test_every_attention_kind_has_a_config_under_test() -> None:
