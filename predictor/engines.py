@@ -7,11 +7,17 @@ SGLang 0.5.19 and 0.5.23 (`arg_groups/memory_hook.py`, `cuda_graph_hook.py`), AT
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from typing import Literal
 
 from predictor.cards import EngineProfile, EngineVersion, ModelCard, Platform
 from predictor.errors import BadInput
+from predictor.graph_sizes import (
+    ATOM_CAPTURE,
+    prefill_graph_count,
+    sglang_capture_sizes,
+    trtllm_capture_sizes,
+    vllm_capture_sizes,
+)
 from predictor.types import Deployment, Layout, SchedulerSettings
 
 GIB = 2**30
@@ -183,26 +189,6 @@ def vllm_batch_defaults(hbm_gib: float) -> tuple[int, int]:
     return (1024, 16384) if hbm_gib >= 160 else (1024, 8192) if hbm_gib >= 70 else (256, 2048)
 
 
-@lru_cache(maxsize=1024)
-def vllm_capture_sizes(
-    max_seqs: int, token_budget: int, decode_tokens: int, ceiling_tokens: int | None, wide: bool
-) -> tuple[int, ...]:
-    """Decode batches with a graph. The engine's list is in tokens: 1, 2, 4, by 8 below 256, then by 16 to the ceiling.
-
-    The default ceiling is ``min(2·max_seqs·(1+k), 512)``, 1024 on SM100 GPUs (``wide``). Decode steps of ``1+k`` tokens
-    a request use multiples of ``1+k``, and ``max_seqs`` itself where it fits.
-
-    >>> vllm_capture_sizes(1024, 8192, 1, None, False)[:6], vllm_capture_sizes(1024, 8192, 1, None, False)[-1]
-    ((1, 2, 4, 8, 16, 24), 512)
-    """
-    top = ceiling_tokens or min(2 * max_seqs * decode_tokens, 1024 if wide else 512)
-    top = min(top, token_budget)
-    tokens = chain((1, 2, 4), range(8, min(top + 1, 256), 8), range(256, top + 1, 16))
-    batches = {size if decode_tokens == 1 else -(-size // decode_tokens) for size in tokens if size <= top}
-    batches |= {max_seqs, ceiling_tokens // decode_tokens if ceiling_tokens else 1}
-    return tuple(sorted(size for size in batches if size * decode_tokens <= top))
-
-
 def _vllm_block(case: _Case) -> int:
     """Block size the attention backend prefers where none is given."""
     kind = case.card.attention.kind
@@ -299,17 +285,11 @@ def sglang_mem_fraction(
     reserve = 512 + 1.5 * max(activation_tokens, 2048) + slack
     reserve += graph_bs * (2 + attn_dp * (4.5 if graph_bs > 300 else 3.0))
     if prefill_graphs:
-        reserve += 1536 if mla else 8 * _prefill_graph_count(activation_tokens)
+        reserve += 1536 if mla else 8 * prefill_graph_count(activation_tokens)
     if total_mib > 60 * 1024:
         reserve = max(reserve, 10 * 1024)
     fraction = round((total_mib - reserve - (2048 if deepep else 0)) / total_mib, 3)
     return fraction * _vision_factor(card)
-
-
-def _prefill_graph_count(max_tokens: int) -> int:
-    """Prefill graphs by tokens: 4-32 by 4, to 256 by 16, to 512 by 32, to 1024 by 64, to 4096 by 256, then by 512."""
-    spans = ((4, 33, 4), (48, 257, 16), (288, 513, 32), (576, 1025, 64), (1280, 4097, 256), (4608, max_tokens + 1, 512))
-    return sum(size <= max_tokens for span in spans for size in range(*span))
 
 
 def _vision_factor(card: ModelCard) -> float:
@@ -328,20 +308,6 @@ def sglang_uses_aiter(platform: Platform, card: ModelCard, layout: Layout, atten
         return attention == "aiter"
     kind, local = card.attention.kind, card.attention.heads // layout.attn_tp
     return local in (16, 128) if kind == "mla" else kind == "gqa"
-
-
-@lru_cache(maxsize=1024)
-def sglang_capture_sizes(max_bs: int, speculative: bool) -> tuple[int, ...]:
-    """Decode batches with a graph; ``max_bs`` is always one of them.
-
-    >>> sglang_capture_sizes(28, False), sglang_capture_sizes(12, True)
-    ((1, 2, 4, 8, 12, 16, 24, 28), (1, 2, 3, 4, 5, 6, 7, 8, 10, 12))
-    """
-    plain = ((16, 257, 8), (272, 512, 16), (512, max_bs + 1, 32))
-    drafted = ((1, 9, 1), (10, 33, 2), (40, 65, 4), (72, 257, 8), (272, max_bs + 1, 16))
-    sizes = set() if speculative else {1, 2, 4, 8, 12}
-    sizes |= {size for span in (drafted if speculative else plain) for size in range(*span)}
-    return tuple(sorted({size for size in sizes if size <= max_bs} | {max_bs}))
 
 
 def _sglang_page(case: _Case) -> int:
@@ -365,8 +331,6 @@ def sglang_max_running(settings: Settings, pool_tokens: int, context_tokens: int
 
 
 # --- ATOM and TensorRT-LLM ------------------------------------------------------------------------------------------
-
-ATOM_CAPTURE = (1, 2, 4, 8, 16, 32, 48, 64, 128, 256, 512)
 
 
 def _atom(case: _Case) -> Settings:
@@ -398,17 +362,3 @@ def _trtllm(case: _Case) -> Settings:
         graph_padding=padding,
         chunked_prefill=wanted.chunk_size is not None,
     )
-
-
-@lru_cache(maxsize=1024)
-def trtllm_capture_sizes(max_bs: int, padding: bool) -> tuple[int, ...]:
-    """Decode batches with a graph: 1-31 and powers of two without padding; 1, 2, 4, by 8 to 128, then by 64 with it.
-
-    >>> trtllm_capture_sizes(128, False)[-4:], trtllm_capture_sizes(256, True)[-3:]
-    ((31, 32, 64, 128), (128, 192, 256))
-    """
-    if padding:
-        sizes = {1, 2, 4, *range(8, 129, 8), *range(192, max_bs + 1, 64)}
-    else:
-        sizes = {*range(1, 32), *(2**power for power in range(5, 16))}
-    return tuple(sorted({size for size in sizes if size <= max_bs} | {max_bs}))

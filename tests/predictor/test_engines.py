@@ -6,16 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor.engines import (
-    Settings,
-    effective_settings,
-    sglang_capture_sizes,
-    sglang_max_running,
-    sglang_mem_fraction,
-    trtllm_capture_sizes,
-    vllm_capture_sizes,
-)
+from predictor.engines import Settings, effective_settings, sglang_max_running, sglang_mem_fraction
 from predictor.errors import BadInput
+from predictor.graph_sizes import sglang_capture_sizes, trtllm_capture_sizes, vllm_capture_sizes
 from predictor.profiles.loader import engine_names, engine_profile, model_card, platform
 from predictor.types import Deployment, Kernels, Layout, PrefillPool, SchedulerSettings, Speculation
 
