@@ -1,0 +1,85 @@
+"""Traffic sources: closed-loop clients and open arrivals."""
+
+from collections.abc import Iterable, Iterator
+
+from predictor.des.clock import Clock, TickPrices
+from predictor.des.hub import Sent
+from predictor.des.request import Request
+from predictor.step.model import StepModel
+from predictor.types import Arrival, StartMode, Workload
+from predictor.workload.synthetic import arrival_gaps_ms, generators, lengths, request_count
+
+
+def new_requests(workload: Workload, seed: int) -> Iterator[Request]:
+    """The workload's requests in the order in which they will be sent."""
+    drawn = lengths(workload, generators(workload, seed)[0])
+    for number in range(request_count(workload)):
+        prompt, output = next(drawn)
+        yield Request(number, prompt, output)
+
+
+def stagger_ms(model: StepModel, workload: Workload) -> float:
+    """Time between the first requests of staggered clients: one request's undisturbed life over the clients."""
+    clients = workload.concurrency
+    context = clients * (workload.isl_tokens + workload.osl_tokens / 2)
+    step_ms = model.decode_line(clients, context).at(context)
+    steps = (workload.osl_tokens - 1) / model.tokens_per_step
+    return (model.prefill.prompt_ms(workload.isl_tokens) + steps * step_ms) / clients
+
+
+class ClosedLoop:
+    """C clients; each sends its next request when the last one finished and its think time has passed."""
+
+    def __init__(self, requests: Iterable[Request], clients: int, think_ticks: int = 0, stagger_ticks: int = 0) -> None:
+        self._requests = iter(requests)
+        self._clients = clients
+        self._think = think_ticks
+        self._stagger = stagger_ticks
+
+    def initial(self) -> Iterator[Sent]:
+        """One request a client, together or one after another."""
+        for client in range(self._clients):
+            request = next(self._requests, None)
+            if request is None:
+                return
+            request.client = client
+            yield client * self._stagger, request
+
+    def finished(self, request: Request, now: int) -> Iterable[Sent]:
+        """The client's next request."""
+        following = next(self._requests, None)
+        if following is None:
+            return ()
+        following.client = request.client
+        return ((self._think, following),)
+
+
+class OpenArrivals:
+    """Requests that come at given gaps, whatever happens to the ones before; the first comes after one gap."""
+
+    def __init__(self, requests: Iterable[Request], gaps_ms: Iterator[float], clock: Clock) -> None:
+        self._requests = requests
+        self._gaps_ms = gaps_ms
+        self._clock = clock
+
+    def initial(self) -> Iterator[Sent]:
+        """All requests at their times."""
+        now = 0
+        for request in self._requests:
+            now += self._clock.ticks(next(self._gaps_ms))
+            yield now, request
+
+    def finished(self, request: Request, now: int) -> Iterable[Sent]:
+        """Nobody waits."""
+        return ()
+
+
+def source_for(workload: Workload, model: StepModel, prices: TickPrices, seed: int) -> ClosedLoop | OpenArrivals:
+    """The traffic a workload describes."""
+    requests = new_requests(workload, seed)
+    if workload.arrival is Arrival.CLOSED:
+        staggered = workload.start is StartMode.STAGGERED
+        ticks = prices.clock.ticks
+        stagger = ticks(stagger_ms(model, workload)) if staggered else 0
+        return ClosedLoop(requests, workload.concurrency, ticks(workload.think_time_ms), stagger)
+    return OpenArrivals(requests, arrival_gaps_ms(workload, generators(workload, seed)[1]), prices.clock)

@@ -1,0 +1,305 @@
+"""KV blocks of a scheduler that advances many decode steps at once.
+
+A block pool answers five questions: how many blocks are available, what the next decode step takes, how many steps can
+be served, what one request holds, and what it needs next. None of them walks over the requests in the common case.
+"""
+
+from typing import Protocol
+
+from predictor.des.request import Request
+from predictor.des.rules import Admission, SchedulerRules
+
+
+class Pages(Protocol):
+    """A block pool. ``step`` is the scheduler's count of decode steps done."""
+
+    total: int
+
+    def available(self) -> int:
+        """Free blocks, or fewer until the pool is next asked to ``settle``."""
+        ...
+
+    def settle(self, step: int) -> bool:
+        """Make ``available`` exact; False when it was exact already."""
+        ...
+
+    def take(self, blocks: int) -> None:
+        """Blocks leave the pool for a prompt."""
+        ...
+
+    def give(self, blocks: int) -> None:
+        """Blocks of a prompt that never began to decode come back."""
+        ...
+
+    def need(self, step: int) -> int:
+        """Blocks the decode step numbered ``step`` takes."""
+        ...
+
+    def limit(self, step: int, steps: int) -> int:
+        """How many of the next ``steps`` decode steps find their blocks free."""
+        ...
+
+    def advance(self, step: int, steps: int) -> None:
+        """Take the blocks of ``steps`` decode steps."""
+        ...
+
+    def enter(self, request: Request, step: int) -> None:
+        """A request starts to decode at ``step``, its ``tokens`` being resident."""
+        ...
+
+    def held(self, request: Request, step: int) -> int:
+        """Blocks of a decoder before ``step``."""
+        ...
+
+    def request_need(self, request: Request, step: int) -> int:
+        """Blocks one decoder takes at ``step``."""
+        ...
+
+    def leave(self, request: Request, step: int) -> None:
+        """A decoder ends, or is preempted, before ``step``; its blocks are free again."""
+        ...
+
+
+class GrowingPages:
+    """Pool whose decoders take blocks as they grow, one token a step.
+
+    A request needs its next block every ``block`` steps, at a phase fixed when it began to decode: one counter a phase
+    tells how many blocks any stretch of steps takes.
+    """
+
+    __slots__ = ("_decoders", "_phases", "block", "free", "total")
+
+    def __init__(self, block_tokens: int, blocks: int) -> None:
+        self.block = block_tokens
+        self.total = blocks
+        self.free = blocks
+        self._phases = [0] * block_tokens
+        self._decoders = 0
+
+    def available(self) -> int:
+        """Exact."""
+        return self.free
+
+    def settle(self, step: int) -> bool:
+        """Always settled."""
+        return False
+
+    def take(self, blocks: int) -> None:
+        """See :class:`Pages`."""
+        self.free -= blocks
+
+    def give(self, blocks: int) -> None:
+        """See :class:`Pages`."""
+        self.free += blocks
+
+    def need(self, step: int) -> int:
+        """See :class:`Pages`."""
+        return self._phases[step % self.block]
+
+    def limit(self, step: int, steps: int) -> int:
+        """See :class:`Pages`; walks one cycle of phases at most."""
+        decoders, block, free = self._decoders, self.block, self.free
+        if free >= decoders * (steps // block + 2):
+            return steps
+        cycles = min(free // decoders, steps // block)  # a full cycle takes one block a decoder
+        free -= cycles * decoders
+        done = cycles * block
+        while done < steps:
+            need = self._phases[(step + done) % block]
+            if need > free:
+                break
+            free -= need
+            done += 1
+        return done
+
+    def advance(self, step: int, steps: int) -> None:
+        """See :class:`Pages`."""
+        block, phases = self.block, self._phases
+        if steps == 1:
+            self.free -= phases[step % block]
+            return
+        cycles, rest = divmod(steps, block)
+        taken = cycles * self._decoders
+        if rest:
+            first = step % block
+            last = first + rest
+            taken += sum(phases[first:last]) if last <= block else sum(phases[first:]) + sum(phases[: last - block])
+        self.free -= taken
+
+    def enter(self, request: Request, step: int) -> None:
+        """See :class:`Pages`."""
+        self._phases[(step - request.tokens) % self.block] += 1
+        self._decoders += 1
+
+    def held(self, request: Request, step: int) -> int:
+        """See :class:`Pages`."""
+        return -(-(request.tokens + step - request.start_step) // self.block)
+
+    def request_need(self, request: Request, step: int) -> int:
+        """See :class:`Pages`: one at a block's edge, else none."""
+        return 0 if (request.tokens + step - request.start_step) % self.block else 1
+
+    def leave(self, request: Request, step: int) -> None:
+        """See :class:`Pages`."""
+        self._phases[(request.start_step - request.tokens) % self.block] -= 1
+        self._decoders -= 1
+        self.free += -(-(request.tokens + step - request.start_step) // self.block)
+
+
+class ReservedPages:
+    """Pool whose requests hold from admission on all the blocks they will ever need."""
+
+    __slots__ = ("free", "total")
+
+    def __init__(self, blocks: int) -> None:
+        self.total = blocks
+        self.free = blocks
+
+    def available(self) -> int:
+        """Exact."""
+        return self.free
+
+    def settle(self, step: int) -> bool:
+        """Always settled."""
+        return False
+
+    def take(self, blocks: int) -> None:
+        """See :class:`Pages`."""
+        self.free -= blocks
+
+    def give(self, blocks: int) -> None:
+        """See :class:`Pages`."""
+        self.free += blocks
+
+    def need(self, step: int) -> int:
+        """Nothing: all was taken at admission."""
+        return 0
+
+    def limit(self, step: int, steps: int) -> int:
+        """All of them."""
+        return steps
+
+    def advance(self, step: int, steps: int) -> None:
+        """Nothing to take."""
+
+    def enter(self, request: Request, step: int) -> None:
+        """Nothing to count."""
+
+    def held(self, request: Request, step: int) -> int:
+        """What admission took."""
+        return request.held
+
+    def request_need(self, request: Request, step: int) -> int:
+        """Nothing."""
+        return 0
+
+    def leave(self, request: Request, step: int) -> None:
+        """See :class:`Pages`."""
+        self.free += request.held
+
+
+class DraftingPages:
+    """Pool whose decoders grow by a fractional number of tokens a step and hold slots for drafted tokens.
+
+    Block edges come at no fixed period, so what is held is a lower bound of the free blocks from the last count, and
+    the requests are only counted when the bound does not settle the question. ``request.held`` is what the request held
+    at that count.
+    """
+
+    __slots__ = ("_base", "_counted", "_decoders", "_draft", "_grow", "_step", "_unit", "block", "total")
+
+    def __init__(self, block_tokens: int, blocks: int, grow: int, unit: int, draft_tokens: int) -> None:
+        self.block = block_tokens
+        self.total = blocks
+        self._base = blocks  # free blocks if every decoder still held what was counted
+        self._counted = 0  # step of the last count
+        self._step = 0
+        self._decoders: dict[int, Request] = {}
+        self._grow, self._unit, self._draft = grow, unit, draft_tokens
+
+    def _most_grown(self, steps: int) -> int:
+        """Blocks a decoder can have taken at most in so many steps since the count."""
+        return 0 if steps == 0 else (steps * self._grow // self._unit + self._draft) // self.block + 2
+
+    def available(self) -> int:
+        """A lower bound, exact right after ``settle``."""
+        return self._base - len(self._decoders) * self._most_grown(self._step - self._counted)
+
+    def settle(self, step: int) -> bool:
+        """Count every decoder's blocks."""
+        if self._counted == step:
+            return False
+        for request in self._decoders.values():
+            held = self.held(request, step)
+            self._base -= held - request.held
+            request.held = held
+        self._counted = self._step = step
+        return True
+
+    def take(self, blocks: int) -> None:
+        """See :class:`Pages`."""
+        self._base -= blocks
+
+    def give(self, blocks: int) -> None:
+        """See :class:`Pages`."""
+        self._base += blocks
+
+    def need(self, step: int) -> int:
+        """See :class:`Pages`."""
+        return sum([self.request_need(request, step) for request in self._decoders.values()])
+
+    def limit(self, step: int, steps: int) -> int:
+        """See :class:`Pages`; counts, and walks step by step, only when the pool is tight."""
+        count = len(self._decoders)
+        if self._base >= count * self._most_grown(step - self._counted + steps):
+            return steps
+        self.settle(step)
+        free = self._base
+        if free >= count * self._most_grown(steps):
+            return steps
+        done = 0
+        while done < steps:
+            need = sum([self.request_need(request, step + done) for request in self._decoders.values()])
+            if need > free:
+                break
+            free -= need
+            done += 1
+        return done
+
+    def advance(self, step: int, steps: int) -> None:
+        """See :class:`Pages`."""
+        self._step = step + steps
+
+    def enter(self, request: Request, step: int) -> None:
+        """See :class:`Pages`."""
+        self._decoders[request.id] = request
+
+    def _after(self, request: Request, steps: int) -> int:
+        """Blocks of a decoder after so many of its own steps: its context of the last one and the drafted slots."""
+        if steps <= 0:
+            return -(-request.tokens // self.block)
+        context = (request.context + (steps - 1) * self._grow) // self._unit
+        return -(-(context + self._draft) // self.block)
+
+    def held(self, request: Request, step: int) -> int:
+        """See :class:`Pages`."""
+        return self._after(request, step - request.start_step)
+
+    def request_need(self, request: Request, step: int) -> int:
+        """See :class:`Pages`."""
+        steps = step - request.start_step
+        return self._after(request, steps + 1) - self._after(request, steps)
+
+    def leave(self, request: Request, step: int) -> None:
+        """See :class:`Pages`."""
+        del self._decoders[request.id]
+        self._base += request.held
+
+
+def pages_for(rules: SchedulerRules, blocks: int, grow: int, unit: int) -> Pages:
+    """The pool for these rules and this growth a step (``grow`` / ``unit`` tokens)."""
+    if rules.admission is Admission.RESERVE_MAX_OUTPUT:
+        return ReservedPages(blocks)
+    if grow == unit and rules.draft_tokens == 0:
+        return GrowingPages(rules.block_tokens, blocks)
+    return DraftingPages(rules.block_tokens, blocks, grow, unit, rules.draft_tokens)

@@ -1,0 +1,258 @@
+"""The run-planning scheduler of engines whose prefill goes first and alone (SGLang, ATOM).
+
+While any prompt can be prefilled, decode stalls; the stalled decoders' next gap spans those steps.
+"""
+
+from predictor.des.request import Gap, PrefixCache, Request
+from predictor.des.rules import Admission, SchedulerRules, Victim
+from predictor.des.runs import RunScheduler
+
+
+class PrefillFirstScheduler(RunScheduler):
+    """See :class:`RunScheduler`; steps hold prompt chunks or decode rows, never both."""
+
+    def __init__(
+        self,
+        rules: SchedulerRules,
+        kv_blocks: int,
+        *,
+        grow: int = 1,
+        unit: int = 1,
+        prefix_cache: PrefixCache | None = None,
+        poll_interval_steps: int = 0,
+    ) -> None:
+        super().__init__(
+            rules,
+            kv_blocks,
+            grow=grow,
+            unit=unit,
+            prefix_cache=prefix_cache,
+            poll_interval_steps=poll_interval_steps,
+        )
+        self._estimates = rules.admission is Admission.ESTIMATE_RATIO
+        self._full = False  # an admission failed, and the batch has not shrunk since
+        self._shrunk = False
+        self._ratio_units = rules.ratio.start_units
+        self._ratio_step = 0  # decode step at which the ratio had that value
+        self._left_at_zero = 0  # sum over decoders of outputs to come, as if counted at decode step 0
+        self._long = 0  # decoders whose output exceeds the clip
+        self._last_decode = 0  # stamp of the last decode step
+        self._new: list[tuple[int, int]] = []  # (stamp of the first token, rows) of decoders that have not decoded yet
+
+    def may_admit(self) -> bool:
+        """See :class:`RunScheduler`."""
+        return super().may_admit() and not (self._full and not self._poll)
+
+    # Planning
+
+    def plan(self, stamp: int, seen: int) -> int:
+        """See :class:`RunScheduler`."""
+        self.skip = self.prompt_tokens = self.prompt_area = self.prompts_done = 0
+        if self.inbox or self._poll:
+            self._receive(seen)
+        if not self.decoders:
+            self._full = self._shrunk = False
+        if self._partials or (self.waiting and not self._full):
+            self._plan_prefill(stamp)
+            if self.prompt_tokens:
+                self.steps = 1
+                self.batch = self.weight = self.context = self.growth = 0
+                return 1
+        if not self.decoders:
+            return self._rows(0)
+        steps = self.pages.limit(self._step, self._until_end())
+        if not steps:
+            self._retract(stamp)
+            steps = 1
+        if (
+            self._shrunk and self._full
+        ):  # noticed when a decode step is prepared: prefill may enter at the next boundary
+            self._full = False
+            steps = 1
+        self._shrunk = False
+        self._tell_stalled(stamp)
+        return self._rows(steps)
+
+    def _tell_stalled(self, stamp: int) -> None:
+        """Gaps of decoders whose last token did not come at the boundary just reached."""
+        fresh = sum(rows for _, rows in self._new)
+        others = self.decoders - len(self._ended) - fresh
+        if all(token == stamp for token, _ in self._new) and (not others or self._last_decode == stamp):
+            self._new.clear()
+            return
+        self.skip = 1
+        if others:
+            self.gaps.append(Gap(self._last_decode, stamp, others, True))
+        self.gaps.extend(Gap(token, stamp, rows, True) for token, rows in self._new if rows)
+        self._new.clear()
+
+    def _plan_prefill(self, stamp: int) -> None:
+        chunks, more, budget = self._next_chunks(self.rules.prompt_budget)
+        if not self._available(more):
+            return  # decode goes on until the next chunk fits
+        self._resume(chunks)
+        if self._estimates:
+            self._admit_by_estimate(stamp, budget)
+        else:
+            self._admit(stamp, budget, 0)
+
+    # SGLang admission
+
+    def _admit_by_estimate(self, stamp: int, chunk: int) -> None:
+        """Admit while prompt plus clipped output stays below what the running requests are estimated to leave."""
+        if chunk <= 0:  # the chunked request took it all
+            return
+        rules, running = self.rules, self.running
+        self._order_queue()
+        scale = rules.ratio.denominator
+        inputs = rules.token_budget - self.prompt_tokens
+        promised = self._estimated_units() + sum(self._clip(request.left) * scale for request in self._starting)
+        waiting = self.waiting
+        while waiting:
+            if len(running) >= self._cap:
+                self._full = True
+                return
+            request = waiting[0]
+            cached = self._resident(request)
+            rest = request.tokens - cached
+            total = rest + self._clip(request.left)
+            if not self._leaves_more_than(total * scale + promised):
+                self._full = True
+                return
+            paged = rules.blocks(rest) * rules.block_tokens
+            if paged >= inputs and self.prompt_tokens:
+                return
+            whole = paged <= chunk
+            tokens = rest if whole else chunk - chunk % rules.block_tokens
+            if tokens <= 0:
+                return
+            waiting.popleft()
+            self._enter(request, stamp, cached)
+            request.held = rules.blocks(cached + tokens)
+            self.pages.take(request.held)
+            self._add_chunk(request, tokens)
+            if not whole:
+                self._partials.append(request)
+                return
+            promised += self._clip(request.left) * scale
+            inputs -= paged
+            chunk -= paged
+            if not self._leaves_more_than(promised):
+                self._full = True
+                return
+            if inputs <= 0 or chunk <= 0:
+                return
+
+    def _clip(self, tokens: int) -> int:
+        return min(tokens, self.rules.clip_max_new_tokens)
+
+    def _leaves_more_than(self, units: int) -> bool:
+        """Whether the free KV exceeds so many token units."""
+        scale = self.rules.ratio.denominator * self.rules.block_tokens
+        pages = self.pages
+        return pages.available() * scale > units or (pages.settle(self._step) and pages.available() * scale > units)
+
+    def _estimated_units(self) -> int:
+        """KV the decoders are estimated to need still: the ratio times their clipped outstanding output."""
+        rules = self.rules
+        if self._long or self._grow != self._unit:
+            left = sum(
+                [self._clip(self._left_of(request)) for request in self.running.values() if request.start_step >= 0]
+            )
+        else:
+            left = self._left_at_zero - self.decoders * self._step
+        if rules.ignore_eos:
+            return left * rules.ratio.denominator
+        return left * self._ratio()
+
+    def _ratio(self) -> int:
+        ratio = self.rules.ratio
+        return max(self._ratio_units - ratio.decay_units * (self._step - self._ratio_step), ratio.floor_units)
+
+    def _known(self, request: Request) -> int:
+        """Tokens a decoder's sequence has by now."""
+        return (request.context + (self._step - request.start_step) * self._grow) // self._unit
+
+    def _left_of(self, request: Request) -> int:
+        return max(0, request.left - (self._known(request) - request.tokens - 1))
+
+    # Out of KV in decode
+
+    def _retract(self, stamp: int) -> None:
+        """Free KV until the next decode step fits; at least one request survives."""
+        pages, step = self.pages, self._step
+        pages.settle(step)
+        last = self.rules.victim is Victim.LAST
+        victims = list(self.running.values())
+        if not last:
+            victims = [request for request in victims if request.start_step >= 0]
+            victims.sort(key=lambda request: (self._generated(request), -request.prompt_tokens), reverse=True)
+        while len(victims) > 1 and pages.need(step) > pages.available():
+            self._preempt(victims.pop(), stamp)
+        while self._partials and pages.need(step) > pages.available():
+            self._preempt(self._partials[-1], stamp)
+        if self._estimates:
+            survivors = [request for request in self.running.values() if request.start_step >= 0]
+            generated = sum(self._generated(request) for request in survivors)
+            asked = sum(request.output_tokens for request in survivors)
+            self._ratio_units = self.rules.ratio.after_retraction(generated, len(survivors), asked)
+            self._ratio_step = step + 1  # the step that retracts does not decay
+
+    def _generated(self, request: Request) -> int:
+        return min(self._known(request) - request.prompt_tokens, request.output_tokens)
+
+    def _last_token_stamp(self, victim: Request, stamp: int) -> int:
+        if victim.start_step < self._step:
+            return self._last_decode
+        self._new = [(token, rows - (token == victim.last_token)) for token, rows in self._new]
+        return victim.last_token
+
+    # What was done
+
+    def commit(self, steps: int, stamp: int) -> list[Request]:
+        """See :class:`RunScheduler`."""
+        if self.batch:
+            self._last_decode = stamp
+        return super().commit(steps, stamp)
+
+    def _forget(self, request: Request) -> None:
+        super()._forget(request)
+        self._shrunk = True
+        self._left_at_zero -= request.end_step
+        self._long -= request.left > self.rules.clip_max_new_tokens
+
+    def _start(self, stamp: int, finished: list[Request]) -> None:
+        ended, before = len(finished), self.decoders
+        starting = list(self._starting)
+        super()._start(stamp, finished)
+        for request in starting:
+            if request.finished < 0:
+                request.last_token = stamp
+                request.end_step = self._step + request.left
+                self._left_at_zero += request.end_step
+                self._long += request.left > self.rules.clip_max_new_tokens
+        if len(finished) > ended:
+            self._full = False
+        if self.decoders > before:
+            self._new.append((stamp, self.decoders - before))
+
+
+def scheduler_for(
+    rules: SchedulerRules,
+    kv_blocks: int,
+    *,
+    grow: int = 1,
+    unit: int = 1,
+    prefix_cache: PrefixCache | None = None,
+    poll_interval_steps: int = 0,
+) -> RunScheduler:
+    """The run-planning scheduler for these rules."""
+    kind = RunScheduler if rules.mixed_steps else PrefillFirstScheduler
+    return kind(
+        rules,
+        kv_blocks,
+        grow=grow,
+        unit=unit,
+        prefix_cache=prefix_cache,
+        poll_interval_steps=poll_interval_steps,
+    )

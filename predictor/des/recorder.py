@@ -1,0 +1,107 @@
+"""What a timed simulation writes down while it runs."""
+
+from array import array
+
+from predictor.des.clock import Clock
+from predictor.des.metrics import FloatArray, HostTimes, Samples, SimulationResult, Totals, as_rows, expand_runs
+from predictor.des.request import Request
+
+
+class Recorder:
+    """Gathers runs and finished requests.
+
+    Sums are kept in ticks, so they do not depend on how steps were grouped into runs. With ``warm_requests`` the
+    measured time begins when so many have finished, and the first so many of the workload yield no latency.
+    """
+
+    def __init__(self, clock: Clock, warm_requests: int = 0) -> None:
+        self._clock = clock
+        self._warm = warm_requests
+        self._warm_left = warm_requests
+        self._requests = array("d")
+        self._end = 0
+        self.last_finish = 0
+        self._reset(0)
+
+    def _reset(self, now: int) -> None:
+        self._start = now
+        self._gaps = array("d")  # rows of (first gap ms, growth ms, steps, weight)
+        self._preemptions = self._steps = self._runs = self._prompt_steps = self._mixed_steps = 0
+        self._decoding = self._busy = 0
+        self._output_tokens = self._prompt_tokens = self._cached_tokens = 0
+
+    def run(self, first: int, growth: int, steps: int, weight: int, rows: int, skip: int, prompt: bool) -> None:
+        """A run of ``steps`` steps lasting ``first``, ``first`` + ``growth``, ... ticks, with ``rows`` in decode."""
+        duration = steps * first + growth * (steps * (steps - 1) // 2)
+        self._runs += 1
+        self._steps += steps
+        self._busy += duration
+        self._decoding += rows * duration
+        if prompt:
+            self._prompt_steps += 1
+            self._mixed_steps += weight > 0
+        if steps > skip and weight:
+            per_ms = self._clock.per_ms
+            self._gaps.extend(((first + skip * growth) / per_ms, growth / per_ms, steps - skip, weight))
+
+    def gap(self, duration: int, weight: int) -> None:
+        """Gaps told one by one."""
+        self._gaps.extend((duration / self._clock.per_ms, 0.0, 1.0, weight))
+
+    def preempted(self, count: int) -> None:
+        """Preemptions since the last call."""
+        self._preemptions += count
+
+    def finished(self, request: Request, now: int) -> None:
+        """A request got its last token."""
+        self.last_finish = now
+        self._output_tokens += request.output_tokens
+        self._prompt_tokens += request.prompt_tokens
+        self._cached_tokens += request.cached_tokens
+        if self._warm_left:
+            self._warm_left -= 1
+            if not self._warm_left:
+                self._reset(now)
+        if request.id < self._warm:
+            return
+        ms = self._clock.ms
+        self._requests.extend(
+            (
+                request.id,
+                ms(request.arrival),
+                ms(request.admitted - request.arrival),
+                ms(request.first - request.arrival),
+                ms(now - request.arrival),
+                request.prompt_tokens,
+                request.output_tokens,
+                request.cached_tokens,
+                request.preemptions,
+                request.replica,
+            )
+        )
+
+    def totals(self) -> Totals:
+        """Counts and sums in ms."""
+        ms = self._clock.ms
+        return Totals(
+            duration_ms=ms(self.last_finish - self._start),
+            output_tokens=self._output_tokens,
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
+            steps=self._steps,
+            runs=self._runs,
+            prompt_steps=self._prompt_steps,
+            mixed_steps=self._mixed_steps,
+            decoding_ms=ms(self._decoding),
+            busy_ms=ms(self._busy),
+            preemptions=self._preemptions,
+        )
+
+    def result(self, host: HostTimes, engine: str) -> SimulationResult:
+        """The finished simulation."""
+        gaps = as_rows(self._gaps, 4)
+
+        def build() -> tuple[FloatArray, FloatArray]:
+            return expand_runs(gaps)
+
+        return SimulationResult(as_rows(self._requests, 10), Samples(build), self.totals(), host, engine)

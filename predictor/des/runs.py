@@ -1,0 +1,427 @@
+"""The scheduler of one replica (or one attention-DP rank) that plans runs of like steps.
+
+Between two events that change the batch, decode steps differ only by their growing context. So a request is touched
+when it begins and when it ends, never in between: its end is known as a decode-step number the moment it begins, and
+its context is a difference of step numbers. The scheduler knows no time: ``plan`` says what the next run is and how
+long it may last, ``commit`` says how many of its steps were done and at which stamp they ended. A stamp is a clock
+tick, or the index of a run where nothing depends on the clock.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from predictor.des.pages import pages_for
+from predictor.des.request import Gap, PrefixCache, Request
+from predictor.des.rules import Admission, QueuePolicy, SchedulerRules
+from predictor.errors import DoesNotFit
+
+Chunk = tuple[Request, int, int]  # request, tokens, blocks it takes
+
+
+class RunScheduler:
+    """Queue, KV pool and running requests of an engine that mixes prompt chunks into decode steps.
+
+    After ``plan`` these describe the run: ``steps`` (most it may last; 0: nothing to do), ``batch`` decode rows that
+    read ``context`` units in all, growing by ``growth`` units a step, ``weight`` rows that yield a token, ``skip`` = 1
+    if the first step's gaps are told in ``gaps`` instead, and what prompts add: ``prompt_tokens`` new tokens,
+    ``prompt_area`` (sum of n² + 2np over chunks) and ``prompts_done`` prompts that end.
+    """
+
+    def __init__(
+        self,
+        rules: SchedulerRules,
+        kv_blocks: int,
+        *,
+        grow: int = 1,
+        unit: int = 1,
+        prefix_cache: PrefixCache | None = None,
+        poll_interval_steps: int = 0,
+    ) -> None:
+        self.rules = rules
+        self.pages = pages_for(rules, kv_blocks, grow, unit)
+        self.waiting: deque[Request] = deque()
+        self.inbox: deque[Request] = deque()  # sent, but not yet seen by the scheduler
+        self.running: dict[int, Request] = {}  # in order of admission
+        self.load = 0  # requests sent and not finished
+        self.decoders = 0
+        self.preemptions = 0
+        self.gaps: list[Gap] = []
+        self.steps = self.batch = self.context = self.growth = self.weight = self.skip = 0
+        self.prompt_tokens = self.prompt_area = self.prompts_done = 0
+        self._cache = prefix_cache
+        self._grow, self._unit = grow, unit
+        self._cap = rules.running_cap
+        self._watermark = int(rules.watermark_frac * kv_blocks)
+        self._step = 0  # decode steps done
+        self._context = 0  # context units the next decode step reads
+        self._ends: list[tuple[int, int, Request]] = []  # (decode step at which it ends, admission number, request)
+        self._seq = 0
+        self._partials: list[Request] = []
+        self._starting: list[Request] = []  # prompts that end in the planned step
+        self._late = rules.overlap_depth > 0
+        self._ended: list[Request] = []  # finished, but the scheduler learns of it one step later
+        self._elders = False  # requests were waiting when the run began
+        self._poll = poll_interval_steps
+        self._polled = 0  # steps since the engine last received requests
+
+    # Requests coming in
+
+    def submit(self, request: Request, stamp: int) -> None:
+        """A request reaches the engine."""
+        self.load += 1
+        request.queued = stamp
+        if self._poll or self._late:
+            self.inbox.append(request)
+        else:
+            self.waiting.append(request)
+
+    def check(self, request: Request) -> None:
+        """Refuse a request that could never be served."""
+        rules, total = self.rules, self.pages.total
+        whole = request.prompt_tokens + request.output_tokens
+        last = whole - 1 + rules.overlap_depth
+        if self._grow != self._unit or rules.draft_tokens:
+            last += self._grow // self._unit + rules.draft_tokens
+        need = rules.blocks(whole if rules.admission is Admission.RESERVE_MAX_OUTPUT else last)
+        if rules.admission is Admission.ESTIMATE_RATIO:
+            clipped = min(request.output_tokens, rules.clip_max_new_tokens)
+            need = max(need, rules.blocks(request.prompt_tokens + clipped + 1))
+        if need > total:
+            raise DoesNotFit(
+                f"request {request.id}: {request.prompt_tokens} prompt and {request.output_tokens} output tokens need "
+                f"{need} KV blocks of {rules.block_tokens} tokens, the pool holds {total}"
+            )
+        if not rules.chunked_prefill and request.prompt_tokens > rules.prompt_budget:
+            raise DoesNotFit(
+                f"request {request.id}: a prompt of {request.prompt_tokens} tokens exceeds the step budget of "
+                f"{rules.prompt_budget}, and chunked prefill is off"
+            )
+
+    def may_admit(self) -> bool:
+        """Whether a request that arrives inside the planned run might enter at one of its boundaries.
+
+        Where elders wait in a first-come queue it may not: they did not fit when the run began, and less is free now.
+        An engine that polls must stop where it polls, whoever may enter.
+        """
+        if self._poll:
+            return True
+        if len(self.running) >= self._cap:
+            return False
+        return not self._elders or self.rules.queue_policy is not QueuePolicy.FCFS
+
+    def seen_at(self, steps: int) -> int:
+        """Boundary of the run at which a request is seen that arrived after ``steps`` - 1 and up to ``steps`` steps."""
+        if self._poll:
+            return steps + -(self._polled + steps) % self._poll
+        return steps + 1 if self._late else steps
+
+    def _receive(self, seen: int) -> None:
+        """Move what the scheduler sees at this boundary into the queue; an idle engine sees all."""
+        inbox = self.inbox
+        if self._poll:
+            self._polled %= self._poll
+            if not self._polled or not self.running:
+                self._polled = 0
+                self.waiting.extend(inbox)
+                inbox.clear()
+            return
+        while inbox and (not self.running or inbox[0].queued <= seen):
+            self.waiting.append(inbox.popleft())
+
+    # Planning
+
+    def plan(self, stamp: int, seen: int) -> int:
+        """Decide the run that begins at ``stamp``; returns the most steps it may last, 0 when there is nothing to do.
+
+        A scheduler that works a step ahead of the GPU has seen what was sent by ``seen``, the start of the last step.
+        """
+        self.prompt_tokens = self.prompt_area = self.prompts_done = 0
+        if self.inbox or self._poll:
+            self._receive(seen)
+        if self._partials or (self.waiting and len(self.running) < self._cap):
+            decoders = self.decoders
+            budget = self.rules.token_budget - decoders * self.rules.row_tokens
+            need = self.pages.need(self._step) if decoders else 0
+            chunks, more, budget = self._next_chunks(budget)
+            if not self._available(need + more):
+                return self._plan_tight(stamp)
+            self._resume(chunks)
+            self._admit(stamp, budget, need)
+            if self.prompt_tokens:
+                return self._rows(1)
+        if not self.decoders:
+            return self._rows(0)
+        steps = self.pages.limit(self._step, self._until_end())
+        return self._rows(steps) if steps else self._plan_tight(stamp)
+
+    def _rows(self, steps: int) -> int:
+        """Describe a run in which all decoders take part; what waits to be seen or released bounds it to one step."""
+        rows = self.decoders
+        if steps > 1 and (self._ended or (self._late and self.inbox)):
+            steps = 1
+        elif steps > 1 and self._poll and self.inbox:
+            steps = min(steps, self.seen_at(1))
+        self._elders = bool(self.waiting)
+        self.steps = steps
+        self.batch = rows
+        self.weight = rows - len(self._ended)
+        self.context = self._context
+        self.growth = rows * self._grow
+        return steps
+
+    def _until_end(self) -> int:
+        """Decode steps until the next request ends."""
+        if self._ended:
+            return 1
+        ends = self._ends
+        while ends[0][2].seq != ends[0][1]:  # preempted since
+            heappop(ends)
+        return ends[0][0] - self._step
+
+    def _available(self, blocks: int) -> bool:
+        pages = self.pages
+        return blocks <= pages.available() or (pages.settle(self._step) and blocks <= pages.available())
+
+    def _plan_tight(self, stamp: int) -> int:
+        """One step in list order with preemption: decoders first, then partial prompts; nobody is admitted."""
+        running, pages, step = self.running, self.pages, self._step
+        pages.settle(step)
+        free = pages.available()
+        taken: dict[int, int] = {}  # blocks promised to decoders in this step
+
+        def make_room(request: Request, blocks: int) -> bool:
+            nonlocal free
+            while blocks > free:
+                victim = next(reversed(running.values()))
+                free += self._preempt(victim, stamp) + taken.pop(victim.id, 0)
+                if victim is request:
+                    return False
+            free -= blocks
+            return True
+
+        for request in list(running.values()):
+            if request.start_step < 0:
+                continue
+            blocks = pages.request_need(request, step)
+            if request.id not in running or not make_room(request, blocks):
+                break
+            taken[request.id] = blocks
+        for chunk in self._next_chunks(self.rules.token_budget - self.decoders * self.rules.row_tokens)[0]:
+            request, _, blocks = chunk
+            if request.id not in running or not make_room(request, blocks):
+                break
+            self._resume([chunk])
+        return self._rows(1)
+
+    def _preempt(self, victim: Request, stamp: int) -> int:
+        """Take all KV of a request and put it back into the queue; returns the blocks it held."""
+        del self.running[victim.id]
+        if victim.start_step >= 0:
+            freed = self.pages.held(victim, self._step)
+            self._forget(victim)
+            if victim.finished >= 0:
+                self._ended.remove(victim)
+                return freed
+            self._rewind(victim, stamp)
+        else:
+            freed = victim.held
+            self.pages.give(freed)
+            self._partials.remove(victim)
+        victim.seq = -1
+        victim.computed = 0
+        victim.preemptions += 1
+        self.preemptions += 1
+        if self.rules.requeue_front:
+            self.waiting.appendleft(victim)
+        else:
+            self.waiting.append(victim)
+        return freed
+
+    def _rewind(self, victim: Request, stamp: int) -> None:
+        """Generated tokens of a decoder become part of what must be prefilled again."""
+        known = (victim.context + (self._step - victim.start_step) * self._grow) // self._unit
+        victim.left -= known - victim.tokens - 1
+        victim.tokens = known
+        victim.gap_from = self._last_token_stamp(victim, stamp)
+        victim.start_step = -1
+
+    def _last_token_stamp(self, victim: Request, stamp: int) -> int:
+        """In mixed steps every decoder got a token at the boundary just reached."""
+        return stamp
+
+    # Prompt chunks and admission
+
+    def _next_chunks(self, budget: int) -> tuple[list[Chunk], int, int]:
+        """Next chunk of every partial prompt, the blocks they take, and the budget left for others."""
+        chunks: list[Chunk] = []
+        more = 0
+        for request in self._partials:
+            wanted = self._wanted(request.tokens - request.computed)
+            tokens = self._cut(wanted, budget)
+            if tokens > 0:
+                blocks = self._chunk_blocks(request, tokens)
+                chunks.append((request, tokens, blocks))
+                more += blocks
+            budget = budget - tokens if tokens == wanted else 0
+        return chunks, more, budget
+
+    def _wanted(self, remaining: int) -> int:
+        """Tokens of a prompt that may enter a step."""
+        cap = self.rules.long_prefill_tokens
+        return min(remaining, cap) if cap else remaining
+
+    def _cut(self, wanted: int, budget: int) -> int:
+        """Tokens that do enter; a chunk cut by the budget is rounded down and ends the step's prompt work."""
+        return wanted if wanted <= budget else budget - budget % self.rules.chunk_floor_tokens
+
+    def _chunk_blocks(self, request: Request, tokens: int) -> int:
+        return max(0, self.rules.blocks(request.computed + tokens) - request.held)
+
+    def _resume(self, chunks: Sequence[Chunk]) -> None:
+        """Schedule chunks of partial prompts."""
+        for request, tokens, blocks in chunks:
+            self.pages.take(blocks)
+            request.held += blocks
+            self._add_chunk(request, tokens)
+            if request.computed == request.tokens:
+                self._partials.remove(request)
+
+    def _add_chunk(self, request: Request, tokens: int) -> None:
+        self.prompt_tokens += tokens
+        self.prompt_area += tokens * (tokens + 2 * request.computed)
+        request.computed += tokens
+        if request.computed == request.tokens:
+            self.prompts_done += 1
+            self._starting.append(request)
+
+    def _admit(self, stamp: int, budget: int, promised: int) -> None:
+        """Let requests in, in queue order, until one does not fit; ``promised`` blocks go to this step's decoders."""
+        running, rules = self.running, self.rules
+        self._order_queue()
+        waiting = self.waiting
+        while waiting and budget > 0 and len(running) < self._cap:
+            request = waiting[0]
+            gate = rules.blocks(self._gate_tokens(request))
+            if not self._available(gate + promised + (self._watermark if running else 0)):
+                break
+            cached = self._resident(request)
+            rest = request.tokens - cached
+            wanted = self._wanted(rest)
+            tokens = self._cut(wanted, budget)
+            if tokens <= 0 or (tokens < wanted and not rules.chunked_prefill):
+                break
+            waiting.popleft()
+            self._enter(request, stamp, cached)
+            request.held = rules.blocks(cached + tokens) if rules.admission is Admission.FITS_FULL_ISL else gate
+            self.pages.take(request.held)
+            self._add_chunk(request, tokens)
+            budget -= tokens
+            if tokens < rest:
+                self._partials.append(request)
+            if tokens < wanted:
+                break
+
+    def _gate_tokens(self, request: Request) -> int:
+        """Tokens whose blocks must be free for the request to enter."""
+        reserve = self.rules.admission is Admission.RESERVE_MAX_OUTPUT
+        return request.tokens + request.left if reserve else request.tokens
+
+    def _resident(self, request: Request) -> int:
+        """Prefix found in the cache; the last token is always computed."""
+        if self._cache is None or (request.preemptions and not self.rules.keep_hash_on_preempt):
+            return 0
+        return min(self._cache.lookup(request), request.tokens - 1)
+
+    def _enter(self, request: Request, stamp: int, cached: int) -> None:
+        if self._cache is not None:
+            self._cache.insert(request)
+        if request.admitted < 0:
+            request.admitted = stamp
+            request.cached_tokens = cached
+        request.computed = cached
+        self._seq += 1
+        request.seq = self._seq
+        self.running[request.id] = request
+
+    def _order_queue(self) -> None:
+        """Sort the queue by its policy; equal keys keep their order."""
+        policy = self.rules.queue_policy
+        if policy is QueuePolicy.FCFS:
+            return
+        if policy is QueuePolicy.LPM:
+            if self._cache is None or len(self.waiting) > self.rules.lpm_queue_limit:
+                return
+            lookup = self._cache.lookup
+            ordered = sorted(self.waiting, key=lambda request: -lookup(request))
+        elif policy is QueuePolicy.SHORTEST_PREFILL:
+            ordered = sorted(self.waiting, key=lambda request: request.tokens)
+        else:
+            ordered = sorted(self.waiting, key=lambda request: -request.left)
+        self.waiting = deque(ordered)
+
+    # What was done
+
+    def commit(self, steps: int, stamp: int) -> list[Request]:
+        """``steps`` steps of the planned run ended at ``stamp``; returns the requests that got their last token."""
+        finished: list[Request] = []
+        self._polled = 0 if self.prompt_tokens else self._polled + steps  # polls again right after prompt work
+        if self.batch:
+            self.pages.advance(self._step, steps)
+            self._step += steps
+            self._context += self.growth * steps
+        if self._ended:
+            self._release_ended()
+        if self.batch:
+            ends, step = self._ends, self._step
+            while ends and ends[0][0] <= step:
+                _, seq, request = heappop(ends)
+                if request.seq != seq:
+                    continue
+                request.finished = stamp
+                finished.append(request)
+                if self._late:
+                    self._ended.append(request)
+                else:
+                    del self.running[request.id]
+                    self._forget(request)
+        if self._starting:
+            self._start(stamp, finished)
+        self.load -= len(finished)
+        return finished
+
+    def _release_ended(self) -> None:
+        for request in self._ended:
+            del self.running[request.id]
+            self._forget(request)
+        self._ended.clear()
+
+    def _forget(self, request: Request) -> None:
+        """A decoder leaves the sums."""
+        self.decoders -= 1
+        self._context -= request.context + (self._step - request.start_step) * self._grow
+        self.pages.leave(request, self._step)
+
+    def _start(self, stamp: int, finished: list[Request]) -> None:
+        """Prompts that ended in the step yield a token and begin to decode."""
+        step = self._step
+        for request in self._starting:
+            if request.first < 0:
+                request.first = stamp
+            elif request.gap_from >= 0:
+                self.gaps.append(Gap(request.gap_from, stamp, 1, False))
+                request.gap_from = -1
+            request.left -= 1
+            if request.left == 0:
+                request.finished = stamp
+                finished.append(request)
+                del self.running[request.id]
+                self.pages.give(request.held)
+                continue
+            request.start_step = step
+            request.context = (request.tokens + 1) * self._unit
+            self.pages.enter(request, step)
+            self.decoders += 1
+            self._context += request.context
+            heappush(self._ends, (step - (-request.left * self._unit // self._grow), request.seq, request))
+        self._starting.clear()

@@ -1,0 +1,499 @@
+"""The reference: a scheduler that touches every running request at every step.
+
+It exists to check :mod:`predictor.des.runs` and to say what runs are worth. Every token is a line of Python: blocks are
+taken one by one from a list, contexts are summed anew, completions are found by looking. It shares with the fast
+scheduler the rules, the requests and the step prices, and nothing else.
+"""
+
+from array import array
+
+import simpy
+
+from predictor.des.clock import Clock, TickPrices
+from predictor.des.hub import END, Hub
+from predictor.des.metrics import FloatArray, HostTimes, Samples, SimulationResult, as_rows
+from predictor.des.recorder import Recorder
+from predictor.des.request import PrefixCache, Request
+from predictor.des.rules import Admission, QueuePolicy, SchedulerRules, Victim
+
+
+class Live:
+    """A request inside the reference engine."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.target = request.prompt_tokens  # tokens to prefill before it can decode
+        self.computed = 0
+        self.generated = 0  # tokens, while not decoding; see ``known``
+        self.decoding = False
+        self.context_units = 0  # what its next decode step reads
+        self.produced_units = 0  # output since it began to decode
+        self.blocks: list[int] = []
+        self.last_token = -1
+        self.ended = False
+
+    def known(self, unit: int) -> int:
+        """Tokens of prompt and answer so far."""
+        return self.context_units // unit if self.decoding else self.request.prompt_tokens + self.generated
+
+    def outputs(self, unit: int) -> int:
+        """Answer tokens so far."""
+        return min(self.known(unit) - self.request.prompt_tokens, self.request.output_tokens)
+
+
+class StepScheduler:
+    """Queue, blocks and running list of one engine; one step at a time."""
+
+    def __init__(
+        self,
+        rules: SchedulerRules,
+        kv_blocks: int,
+        recorder: "StepRecorder",
+        *,
+        grow: int,
+        unit: int,
+        prefix_cache: PrefixCache | None,
+        poll_interval_steps: int,
+    ) -> None:
+        self.rules = rules
+        self.total_blocks = kv_blocks
+        self.free_blocks = list(range(kv_blocks))
+        self.waiting: list[Live] = []
+        self.inbox: list[tuple[int, Live]] = []
+        self.running: list[Live] = []
+        self.rows: list[Live] = []  # decode rows of the step under way
+        self.chunks: list[tuple[Live, int, int]] = []  # request, new tokens, tokens before them
+        self.preemptions = 0
+        self.load = 0
+        self._recorder = recorder
+        self._grow, self._unit = grow, unit
+        self._cache = prefix_cache
+        self._poll = poll_interval_steps
+        self._steps_since_poll = 0
+        self._full = False
+        self._shrunk = False
+        self._ratio_units = rules.ratio.start_units
+
+    def submit(self, request: Request, now: int) -> None:
+        self.load += 1
+        if self._poll or self.rules.overlap_depth:
+            self.inbox.append((now, Live(request)))
+        else:
+            self.waiting.append(Live(request))
+
+    # Blocks
+
+    def _blocks_for(self, tokens: int) -> int:
+        return (tokens + self.rules.block_tokens - 1) // self.rules.block_tokens
+
+    def _take(self, live: Live, count: int) -> None:
+        while len(live.blocks) < count:
+            live.blocks.append(self.free_blocks.pop())
+
+    def _decode_blocks(self, live: Live) -> int:
+        """Blocks a decoder must hold in its next step."""
+        if self.rules.admission is Admission.RESERVE_MAX_OUTPUT:
+            return len(live.blocks)
+        return self._blocks_for(live.context_units // self._unit + self.rules.draft_tokens)
+
+    def _release(self, live: Live) -> None:
+        self.free_blocks.extend(live.blocks)
+        live.blocks = []
+        self.running.remove(live)
+
+    def _preempt(self, live: Live) -> None:
+        self._release(live)
+        if live.ended:
+            return
+        if live.decoding:
+            live.generated = live.known(self._unit) - live.request.prompt_tokens
+            live.target = live.request.prompt_tokens + live.generated
+            live.decoding = False
+        live.computed = 0
+        live.request.preemptions += 1
+        self.preemptions += 1
+        if self.rules.requeue_front:
+            self.waiting.insert(0, live)
+        else:
+            self.waiting.append(live)
+
+    # Planning one step
+
+    def plan(self, now: int, last_start: int) -> bool:
+        """Fill ``rows`` and ``chunks``; False when there is nothing to do."""
+        self.rows, self.chunks = [], []
+        self._receive(last_start)
+        if self.rules.mixed_steps:
+            self._plan_mixed(now)
+        else:
+            self._plan_prefill_first(now)
+        return bool(self.rows or self.chunks)
+
+    def _receive(self, last_start: int) -> None:
+        if self._poll:
+            if self._steps_since_poll % self._poll == 0 or not self.running:
+                self.waiting.extend(live for _, live in self.inbox)
+                self.inbox = []
+                self._steps_since_poll = 0
+        else:
+            for entry in list(self.inbox):
+                if entry[0] <= last_start or not self.running:
+                    self.inbox.remove(entry)
+                    self.waiting.append(entry[1])
+
+    def _plan_mixed(self, now: int) -> None:
+        before = self.preemptions
+        evicted = 0
+        for live in [live for live in self.running if live.decoding]:
+            if live not in self.running:
+                continue
+            while self._decode_blocks(live) - len(live.blocks) > len(self.free_blocks):
+                evicted += 1
+                victim = self.running[-1]
+                self._preempt(victim)
+                if victim is live:
+                    break
+            if live in self.running:
+                self._take(live, self._decode_blocks(live))
+        budget = self.rules.token_budget - self.rules.row_tokens * sum(live.decoding for live in self.running)
+        for live in [live for live in self.running if not live.decoding]:
+            if live not in self.running:
+                continue
+            tokens, budget = self._chunk(live, budget)
+            if tokens == 0:
+                continue
+            need = self._blocks_for(live.computed + tokens)
+            while need - len(live.blocks) > len(self.free_blocks):
+                evicted += 1
+                victim = self.running[-1]
+                self._preempt(victim)
+                if victim is live:
+                    break
+            if live in self.running:
+                self._take(live, need)
+                self.chunks.append((live, tokens, live.computed))
+        if self.preemptions == before and evicted == 0:
+            self._admit(now, budget)
+        self.rows = [live for live in self.running if live.decoding]
+
+    def _chunk(self, live: Live, budget: int) -> tuple[int, int]:
+        """Tokens of a prompt in this step, and the budget left."""
+        tokens = live.target - live.computed
+        if self.rules.long_prefill_tokens > 0:
+            tokens = min(tokens, self.rules.long_prefill_tokens)
+        if tokens <= budget:
+            return tokens, budget - tokens
+        return budget - budget % self.rules.chunk_floor_tokens, 0
+
+    def _sort_queue(self) -> None:
+        policy = self.rules.queue_policy
+        if policy is QueuePolicy.LPM and self._cache is not None and len(self.waiting) <= self.rules.lpm_queue_limit:
+            cache = self._cache
+            self.waiting.sort(key=lambda live: cache.lookup(live.request), reverse=True)
+        if policy is QueuePolicy.SHORTEST_PREFILL:
+            self.waiting.sort(key=lambda live: live.target)
+        if policy is QueuePolicy.LONGEST_OUTPUT:
+            self.waiting.sort(key=lambda live: live.request.output_tokens - live.generated, reverse=True)
+
+    def _cached(self, live: Live) -> int:
+        if self._cache is None:
+            return 0
+        if live.request.preemptions and not self.rules.keep_hash_on_preempt:
+            return 0
+        return min(self._cache.lookup(live.request), live.target - 1)
+
+    def _start_prefill(self, live: Live, now: int, cached: int) -> None:
+        self.waiting.remove(live)
+        self.running.append(live)
+        live.computed = cached
+        if self._cache is not None:
+            self._cache.insert(live.request)
+        if live.request.admitted < 0:
+            live.request.admitted = now
+            live.request.cached_tokens = cached
+
+    def _admit(self, now: int, budget: int) -> None:
+        rules = self.rules
+        self._sort_queue()
+        while self.waiting and budget > 0 and len(self.running) < rules.running_cap:
+            live = self.waiting[0]
+            whole = live.target
+            if rules.admission is Admission.RESERVE_MAX_OUTPUT:
+                whole = live.request.prompt_tokens + live.request.output_tokens
+            spare = int(rules.watermark_frac * self.total_blocks) if self.running else 0
+            if self._blocks_for(whole) + spare > len(self.free_blocks):
+                break
+            cached = self._cached(live)
+            live.computed = cached
+            tokens, left = self._chunk(live, budget)
+            if tokens <= 0:
+                live.computed = 0
+                break
+            if not rules.chunked_prefill and left == 0 and tokens < live.target - cached:
+                live.computed = 0
+                break
+            self._start_prefill(live, now, cached)
+            if rules.admission is Admission.FITS_FULL_ISL:
+                self._take(live, self._blocks_for(cached + tokens))
+            else:
+                self._take(live, self._blocks_for(whole))
+            self.chunks.append((live, tokens, cached))
+            budget = left
+
+    # Prefill first
+
+    def _plan_prefill_first(self, now: int) -> None:
+        if not any(live.decoding for live in self.running):
+            self._full = self._shrunk = False
+        partials = [live for live in self.running if not live.decoding]
+        if partials or (self.waiting and not self._full):
+            self._plan_prefill(now, partials)
+            if self.chunks:
+                return
+        self.rows = [live for live in self.running if live.decoding]
+        if not self.rows:
+            return
+        if self._decode_need() > len(self.free_blocks):
+            self._retract()
+        elif self.rules.admission is Admission.ESTIMATE_RATIO:
+            ratio = self.rules.ratio
+            self._ratio_units = max(self._ratio_units - ratio.decay_units, ratio.floor_units)
+        if self._shrunk:
+            self._full = self._shrunk = False
+        self.rows = [live for live in self.running if live.decoding]
+        for live in self.rows:
+            self._take(live, self._decode_blocks(live))
+
+    def _decode_need(self) -> int:
+        decoders = [live for live in self.running if live.decoding]
+        return sum(self._decode_blocks(live) - len(live.blocks) for live in decoders)
+
+    def _retract(self) -> None:
+        victims = list(self.running)
+        if self.rules.victim is Victim.FEWEST_GENERATED:
+            victims = [live for live in victims if live.decoding]
+            victims.sort(key=lambda live: (-live.outputs(self._unit), live.request.prompt_tokens))
+        while len(victims) > 1 and self._decode_need() > len(self.free_blocks):
+            self._preempt(victims.pop())
+            self._shrunk = True
+        while self._decode_need() > len(self.free_blocks):
+            self._preempt([live for live in self.running if not live.decoding][-1])
+        if self.rules.admission is Admission.ESTIMATE_RATIO:
+            left = [live for live in self.running if live.decoding]
+            generated = sum(live.outputs(self._unit) for live in left)
+            asked = sum(live.request.output_tokens for live in left)
+            self._ratio_units = self.rules.ratio.after_retraction(generated, len(left), asked)
+
+    def _plan_prefill(self, now: int, partials: list[Live]) -> None:
+        budget = self.rules.prompt_budget
+        planned: list[tuple[Live, int]] = []
+        need = 0
+        for live in partials:
+            tokens, budget = self._chunk(live, budget)
+            if tokens > 0:
+                planned.append((live, tokens))
+                need += max(0, self._blocks_for(live.computed + tokens) - len(live.blocks))
+        if need > len(self.free_blocks):
+            return
+        for live, tokens in planned:
+            self._take(live, self._blocks_for(live.computed + tokens))
+            self.chunks.append((live, tokens, live.computed))
+        if self.rules.admission is Admission.ESTIMATE_RATIO:
+            self._admit_by_estimate(now, budget)
+        else:
+            self._admit(now, budget)
+
+    def _admit_by_estimate(self, now: int, chunk: int) -> None:
+        if chunk <= 0:
+            return
+        rules = self.rules
+        scale = rules.ratio.denominator
+        page = rules.block_tokens
+        clip = rules.clip_max_new_tokens
+        self._sort_queue()
+        ratio = scale if rules.ignore_eos else self._ratio_units
+        rest_units = len(self.free_blocks) * page * scale
+        for live in self.running:
+            if live.decoding:
+                outstanding = live.request.output_tokens - live.outputs(self._unit)
+                rest_units -= min(outstanding, clip) * ratio
+        for live, tokens, before in self.chunks:
+            if before + tokens == live.target:
+                rest_units -= min(live.request.output_tokens - live.generated, clip) * scale
+        inputs = rules.token_budget - sum(tokens for _, tokens, _ in self.chunks)
+        while self.waiting:
+            if len(self.running) >= rules.running_cap:
+                self._full = True
+                return
+            live = self.waiting[0]
+            cached = self._cached(live)
+            tokens = live.target - cached
+            outstanding = min(live.request.output_tokens - live.generated, clip)
+            if (tokens + outstanding) * scale >= rest_units:
+                self._full = True
+                return
+            paged = self._blocks_for(tokens) * page
+            if paged >= inputs and self.chunks:
+                return
+            if paged > chunk:
+                tokens = chunk // page * page
+                if tokens <= 0:
+                    return
+            before = len(self.free_blocks)
+            self._start_prefill(live, now, cached)
+            self._take(live, self._blocks_for(cached + tokens))
+            self.chunks.append((live, tokens, cached))
+            rest_units -= (before - len(self.free_blocks)) * page * scale
+            if cached + tokens < live.target:
+                return
+            rest_units -= outstanding * scale
+            inputs -= paged
+            chunk -= paged
+            if rest_units <= 0:
+                self._full = True
+                return
+            if inputs <= 0 or chunk <= 0:
+                return
+
+    # The step is done
+
+    def finish(self, now: int) -> list[Request]:
+        """Give every row its token; returns the requests that got their last one."""
+        finished: list[Request] = []
+        self._steps_since_poll = 0 if self.chunks else self._steps_since_poll + 1
+        for live in [live for live in self.running if live.ended]:
+            self._release(live)
+            self._shrunk = True
+        for live in self.rows:
+            if live.ended:
+                continue
+            live.context_units += self._grow
+            live.produced_units += self._grow
+            self._recorder.token_gap(now - live.last_token)
+            live.last_token = now
+            if live.produced_units >= (live.request.output_tokens - live.generated) * self._unit:
+                self._end(live, now, finished)
+        for live, tokens, before in self.chunks:
+            live.computed = before + tokens
+            if live.computed < live.target:
+                continue
+            if live.request.first < 0:
+                live.request.first = now
+            else:
+                self._recorder.token_gap(now - live.last_token)
+            live.last_token = now
+            live.generated += 1
+            if live.generated == live.request.output_tokens:
+                live.request.finished = now
+                finished.append(live.request)
+                self._release(live)
+                self._full = False
+            else:
+                live.decoding = True
+                live.context_units = (live.target + 1) * self._unit
+                live.produced_units = 0
+        self.load -= len(finished)
+        return finished
+
+    def _end(self, live: Live, now: int, finished: list[Request]) -> None:
+        live.request.finished = now
+        finished.append(live.request)
+        if self.rules.overlap_depth:
+            live.ended = True
+        else:
+            self._release(live)
+            self._shrunk = True
+
+
+class StepRecorder(Recorder):
+    """Keeps each gap as a number of its own."""
+
+    def __init__(self, clock: Clock, warm_requests: int = 0) -> None:
+        self._token_gaps = array("d")
+        super().__init__(clock, warm_requests)
+
+    def _reset(self, now: int) -> None:
+        super()._reset(now)
+        self._token_gaps = array("d")
+
+    def token_gap(self, ticks: int) -> None:
+        """One token's gap."""
+        self._token_gaps.append(self._clock.ms(ticks))
+
+    def step(self, duration: int, decoding: int, rows: int, prompt: bool) -> None:
+        """One step."""
+        self._steps += 1
+        self._runs += 1
+        self._busy += duration
+        self._decoding += decoding * duration
+        self._prompt_steps += prompt
+        self._mixed_steps += prompt and rows > 0
+
+    def result(self, host: HostTimes, engine: str) -> SimulationResult:
+        """See :class:`Recorder`."""
+        gaps: FloatArray = as_rows(self._token_gaps, 1)[:, 0]
+        return SimulationResult(as_rows(self._requests, 10), Samples.of(gaps), self.totals(), host, engine)
+
+
+class StepReplica:
+    """The reference engine on the simulation's clock: one timer a step."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        index: int,
+        scheduler: StepScheduler,
+        recorder: StepRecorder,
+        prices: TickPrices,
+        first_step_stall: int = 0,
+    ) -> None:
+        self.index = index
+        self.scheduler = scheduler
+        self._hub = hub
+        self._recorder = recorder
+        self._prices = prices
+        self._stall = first_step_stall
+        self._busy = False
+        self._last_start = -1
+
+    @property
+    def load(self) -> int:
+        """Requests sent here and not finished."""
+        return self.scheduler.load
+
+    def submit(self, request: Request, now: int) -> None:
+        """Take a request."""
+        self.scheduler.submit(request, now)
+
+    def wake(self, now: int) -> None:
+        """Begin a step unless one is under way."""
+        if self._busy:
+            return
+        scheduler = self.scheduler
+        before = scheduler.preemptions
+        if not scheduler.plan(now, self._last_start):
+            return
+        self._recorder.preempted(scheduler.preemptions - before)
+        duration = self._price() + self._stall
+        self._stall = 0
+        decoding = sum(live.decoding for live in scheduler.running)
+        rows = len([live for live in scheduler.rows if not live.ended])
+        self._recorder.step(duration, decoding, rows, bool(scheduler.chunks))
+        self._busy = True
+        self._last_start = now
+        self._hub.at(duration, END, self._end)
+
+    def _price(self) -> int:
+        scheduler, prices = self.scheduler, self._prices
+        rows, chunks = scheduler.rows, scheduler.chunks
+        duration = prices.decode(len(rows), sum(live.context_units for live in rows)) if rows else 0
+        if chunks:
+            tokens = sum(tokens for _, tokens, _ in chunks)
+            area = sum((before + tokens) ** 2 - before**2 for _, tokens, before in chunks)
+            done = sum(before + tokens == live.target for live, tokens, before in chunks)
+            duration += prices.prompts(bool(rows), tokens, area, done)
+        return duration
+
+    def _end(self, event: simpy.Event) -> None:
+        self._busy = False
+        self._hub.ended(self, self.scheduler.finish(int(event.env.now)))

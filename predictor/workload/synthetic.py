@@ -1,0 +1,73 @@
+"""Lengths and arrival times of synthetic traffic, drawn from a seed in blocks."""
+
+from collections.abc import Iterator
+from math import floor
+
+import numpy as np
+
+from predictor.errors import BadInput
+from predictor.types import Arrival, Workload
+
+BLOCK = 4096  # requests drawn at a time, so that a million of them need no memory
+
+
+def generators(workload: Workload, seed: int) -> tuple[np.random.Generator, np.random.Generator]:
+    """Independent streams for lengths and for arrivals, from the workload's seed and the caller's."""
+    lengths, arrivals = np.random.SeedSequence([workload.seed, seed]).spawn(2)
+    return np.random.default_rng(lengths), np.random.default_rng(arrivals)
+
+
+def request_count(workload: Workload) -> int:
+    """Requests the workload sends in all."""
+    return workload.requests_per_client * workload.concurrency
+
+
+def bounds(nominal_tokens: int, range_frac: float) -> tuple[int, int]:
+    """Shortest and longest length: whole tokens between ``range_frac`` of nominal and nominal.
+
+    >>> bounds(1024, 0.8)
+    (819, 1024)
+    """
+    if not 0.0 < range_frac <= 1.0:
+        raise BadInput(f"length_range_frac is {range_frac}, must be in (0, 1]")
+    return max(1, floor(nominal_tokens * range_frac)), nominal_tokens
+
+
+def lengths(workload: Workload, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+    """Prompt and output tokens of one request after another, without end."""
+    for tokens, name in ((workload.isl_tokens, "isl_tokens"), (workload.osl_tokens, "osl_tokens")):
+        if tokens < 1:
+            raise BadInput(f"{name} is {tokens}, must be at least 1")
+    if workload.length_range_frac == 1.0:
+        fixed = (workload.isl_tokens, workload.osl_tokens)
+        while True:
+            yield fixed
+    prompts = bounds(workload.isl_tokens, workload.length_range_frac)
+    outputs = bounds(workload.osl_tokens, workload.length_range_frac)
+    while True:
+        prompt_block = rng.integers(*prompts, size=BLOCK, endpoint=True).tolist()
+        output_block = rng.integers(*outputs, size=BLOCK, endpoint=True).tolist()
+        yield from zip(prompt_block, output_block, strict=True)
+
+
+def arrival_gaps_ms(workload: Workload, rng: np.random.Generator) -> Iterator[float]:
+    """Times between arrivals of open traffic, without end.
+
+    Poisson: exponential gaps. Constant: equal gaps. Gamma: shape ``burstiness`` at the same mean, so that 1 is Poisson
+    and less is burstier.
+    """
+    rate = workload.request_rate_per_s
+    if rate is None or rate <= 0.0:
+        raise BadInput(f"request_rate_per_s is {rate}; {workload.arrival.value} arrivals need a positive rate")
+    mean_ms = 1000.0 / rate
+    if workload.arrival is Arrival.CONSTANT:
+        while True:
+            yield mean_ms
+    shape = 1.0 if workload.arrival is Arrival.POISSON else workload.burstiness
+    if shape <= 0.0:
+        raise BadInput(f"burstiness is {shape}, must be positive")
+    while True:
+        if shape == 1.0:
+            yield from rng.exponential(mean_ms, BLOCK).tolist()
+        else:
+            yield from rng.gamma(shape, mean_ms / shape, BLOCK).tolist()
