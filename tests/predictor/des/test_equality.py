@@ -154,7 +154,7 @@ MODELS = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.data())
 @pytest.mark.parametrize(
     "rules_like", [VLLM_LIKE, TENSORRT_LIKE, SGLANG_LIKE, ATOM_LIKE], ids=["vllm", "trt", "sgl", "atom"]
