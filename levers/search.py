@@ -15,7 +15,7 @@ from levers.catalog import LEVERS
 from levers.context import SearchContext
 from levers.legality import illegal_reasons
 from levers.lever import show
-from levers.seeds import Seed, Skipped, legal_or_skipped
+from levers.seeds import Changes, Seed, Skipped, legal_or_skipped
 from levers.space import Setting, canonical, merge, to_deployment, with_followers
 from predictor.types import Deployment, Workload
 
@@ -61,6 +61,7 @@ class Result:
         return self.legal, -self.shortfall, self.score
 
 
+Offer = tuple[str, str | Changes, Setting]  # origin, name or changes, setting
 Round = list[Candidate]
 Plan = Generator[Round, list[Result], None]
 
@@ -80,6 +81,7 @@ class SeedSearch:
         self.best: Result | None = None
         self.done = False
         self._asked: dict[tuple[Deployment, Workload], Candidate] = {}
+        self._seen: set[Setting] = set()  # offered before, asked or not
         self._results: dict[int, Result] = {}
         self._queue: Round = []
         self._open: Round = []  # candidates of the current round, in order
@@ -109,18 +111,19 @@ class SeedSearch:
             self._open, self.done = [], True
         self._queue = list(self._open)
 
-    def _offer(self, origin: str, name: str, setting: Setting) -> Candidate | None:
+    def _offer(self, origin: str, label: str | Changes, setting: Setting) -> Candidate | None:
         """A candidate that is new, within the budget and legal in structure; None otherwise."""
+        if setting in self._seen or len(self._asked) >= self.budget:
+            return None
+        self._seen.add(setting)
         launched = to_deployment(setting, self.context)
-        if launched in self._asked or len(self._asked) >= self.budget:
+        if launched in self._asked or illegal_reasons(*launched, self.context):
             return None
-        if illegal_reasons(*launched, self.context):
-            return None
-        candidate = Candidate(len(self._asked), origin, name, setting, *launched)
+        candidate = Candidate(len(self._asked), origin, label_text(label), setting, *launched)
         self._asked[launched] = candidate
         return candidate
 
-    def _round(self, offers: Iterable[tuple[str, str, Setting]], limit: int = ROUND) -> Round:
+    def _round(self, offers: Iterable[Offer], limit: int = ROUND) -> Round:
         """The first new candidates among the offers; a round looks at no more than ``LOOKED_AT`` of them."""
         taken: Round = []
         for offer in islice(offers, LOOKED_AT):
@@ -138,7 +141,7 @@ class SeedSearch:
         yield from self._combine(seeds)
         yield from self._polish()
 
-    def _ask_all(self, offers: list[tuple[str, str, Setting]]) -> Plan:
+    def _ask_all(self, offers: list[Offer]) -> Plan:
         taken = self._round(offers, len(offers))
         if taken:
             yield taken
@@ -204,9 +207,7 @@ class SeedSearch:
             improved = False
             for block in order:
                 top = self.best
-                taken = self._round(
-                    ("polish", name, setting) for name, setting in self._neighbours(top.candidate.setting, block)
-                )
+                taken = self._round(polished(self._neighbours(top.candidate.setting, block)))
                 if taken:
                     yield taken
                 improved = improved or self.best.rank > top.rank
@@ -215,7 +216,7 @@ class SeedSearch:
                 if first >= second or self.best is None:
                     continue
                 pairs = self._pairs(self.best.candidate.setting, first, second)
-                taken = self._round(("polish", name, setting) for name, setting in pairs)
+                taken = self._round(polished(pairs))
                 if taken:
                     yield taken
 
@@ -232,7 +233,7 @@ class SeedSearch:
                 effect[block] = max(effect[block], moved / len(changed))
         return sorted(effect, key=lambda block: -effect[block])
 
-    def _neighbours(self, setting: Setting, block: str) -> Iterator[tuple[str, Setting]]:
+    def _neighbours(self, setting: Setting, block: str) -> Iterator[tuple[Changes, Setting]]:
         """Settings that differ in one block only, those with fewer changed levers first, lazily."""
         values = {name: self._values[name] for name in BLOCKS.get(block, (block,))}
         others = {name: [value for value in values[name] if value != setting[name]] for name in values}
@@ -240,13 +241,26 @@ class SeedSearch:
             for names in combinations(others, size):
                 for chosen in product(*(others[name] for name in names)):
                     changes = dict(zip(names, chosen, strict=True))
-                    full = canonical(with_followers(changes, setting, self.context), self.context)
-                    yield " ".join(f"{name}={show(value)}" for name, value in changes.items()), full
+                    yield changes, canonical(with_followers(changes, setting, self.context), self.context)
 
-    def _pairs(self, setting: Setting, first: str, second: str) -> Iterator[tuple[str, Setting]]:
-        for name, changed in self._neighbours(setting, first):
-            for other, both in self._neighbours(changed, second):
-                yield f"{name} {other}", both
+    def _pairs(self, setting: Setting, first: str, second: str) -> Iterator[tuple[Changes, Setting]]:
+        for changes, changed in self._neighbours(setting, first):
+            for others, both in self._neighbours(changed, second):
+                yield {**changes, **others}, both
+
+
+def polished(neighbours: Iterable[tuple[Changes, Setting]]) -> Iterator[Offer]:
+    """Offers of a polish round."""
+    return (("polish", changes, setting) for changes, setting in neighbours)
+
+
+def label_text(label: str | Changes) -> str:
+    """A name, or changes as a person writes them.
+
+    >>> label_text({"tp": 8, "spec_method": "mtp"})
+    'tp=8 spec_method=mtp'
+    """
+    return label if isinstance(label, str) else " ".join(f"{name}={show(value)}" for name, value in label.items())
 
 
 def blocks_of(names: Iterable[str]) -> frozenset[str]:

@@ -31,6 +31,7 @@ from predictor.types import (
 
 POSITION = {lever.name: position for position, lever in enumerate(LEVERS)}
 FLOAT_LEVERS = frozenset({"kv_mem_fraction", "host_kv_gb", "request_rate"})
+GOVERNED = tuple((lever, lever.governor) for lever in LEVERS if lever.governor is not None)
 DTYPE_LEVERS = frozenset(lever.name for lever in LEVERS if lever.group is Group.PRECISION)
 
 
@@ -110,11 +111,7 @@ def normalised(name: str, value: Any) -> LeverValue:
 
 def canonical(setting: Setting, context: SearchContext) -> Setting:
     """The setting with levers that have no effect put back to their defaults."""
-    idle = {
-        lever.name: lever.default(context)
-        for lever in LEVERS
-        if lever.governor is not None and setting[lever.governor[0]] == lever.governor[1]
-    }
+    idle = {lever.name: lever.default(context) for lever, (name, off) in GOVERNED if setting[name] == off}
     return setting.changed(idle) if idle else setting
 
 
@@ -200,8 +197,8 @@ def to_deployment(setting: Setting, context: SearchContext) -> tuple[Deployment,
 
 def _layout(widths: dict[str, int], context: SearchContext) -> Layout:
     """A layout with the nodes its GPUs need."""
-    layout = Layout(**widths)
-    return replace(layout, nodes=-(-layout.gpus // context.cluster.gpus_per_node))
+    nodes = -(-widths["tp"] * widths.get("pp", 1) // context.cluster.gpus_per_node)
+    return Layout(**widths, nodes=nodes)
 
 
 def _speculation(parts: dict[str, Any]) -> Speculation:
