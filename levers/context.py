@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from predictor.cards import EngineProfile, ModelCard, Platform
+from predictor.cards import EngineProfile, EngineVersion, ModelCard, Platform
 from predictor.types import Dtype, Workload
 
 # A lever's value: counts, shares, names, switches, ``None`` for "the engine's default", names of fused patterns.
@@ -49,6 +49,12 @@ class SearchContext:
     def pinned(self) -> Mapping[str, LeverValue]:
         """The operator's pins by lever name."""
         return dict(self.pins)
+
+    @property
+    def release(self) -> EngineVersion:
+        """Defaults of the engine release, or of the newest tabled one where it is not."""
+        names = [release.version for release in self.engine.versions]
+        return self.engine.version(self.engine_version if self.engine_version in names else "")
 
     def at_least(self, version: str) -> bool:
         """Whether the engine release is ``version`` or later."""

@@ -10,10 +10,10 @@ from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations, islice, product
 
-from levers.baseline import Fits, anything_fits, baseline
+from levers.baseline import Fits, baseline
 from levers.catalog import LEVERS
 from levers.context import SearchContext
-from levers.legality import illegal_reasons
+from levers.legality import illegal_reasons, memory_fits
 from levers.lever import show
 from levers.seeds import Changes, Seed, Skipped, legal_or_skipped
 from levers.space import Setting, canonical, merge, to_deployment, with_followers
@@ -72,7 +72,7 @@ class SeedSearch:
     ``ask`` returns None while a round still waits for scores and when the search is over; ``done`` tells them apart.
     """
 
-    def __init__(self, context: SearchContext, budget: int, fits: Fits = anything_fits) -> None:
+    def __init__(self, context: SearchContext, budget: int, fits: Fits = memory_fits) -> None:
         self.context = context
         self.budget = budget
         self.base = baseline(context, fits)

@@ -15,7 +15,7 @@ from levers.legality import illegal_reasons
 from levers.lever import Group, show
 from levers.reasons import Reason
 from levers.space import Setting, merge, to_deployment
-from predictor.types import Dtype
+from predictor.types import Dtype, Precision
 
 Changes = Mapping[str, LeverValue]
 
@@ -190,6 +190,7 @@ def _disaggregation(context: SearchContext) -> Iterator[Changes]:
 
 def _fusions(context: SearchContext, base: Setting) -> Iterator[Changes]:
     """The full legal set, then its BF16-safe subset."""
-    names = legal_fusions(Dtype(str(base["linear_dtype"])), context.card.is_moe)
+    formats = (Dtype(str(base[f"{part}_dtype"])) for part in ("weight", "linear", "expert", "kv"))
+    names = legal_fusions(context.card, Precision(*formats))
     yield {"fusions": names}
     yield {"fusions": bf16_safe(names)}

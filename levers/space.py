@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from levers.catalog import BY_NAME, LEVERS
+from levers.catalog.common import SGLANG
 from levers.catalog.precision import expert_for, linear_for
 from levers.context import LeverValue, SearchContext
 from levers.fusions import canonical as canonical_fusions
@@ -29,6 +30,7 @@ from predictor.types import (
     Workload,
 )
 
+SGLANG_UNCHUNKED = -1  # SGLang reads 0 as unset and -1 as "no chunking"
 POSITION = {lever.name: position for position, lever in enumerate(LEVERS)}
 FLOAT_LEVERS = frozenset({"kv_mem_fraction", "host_kv_gb", "request_rate"})
 GOVERNED = tuple((lever, lever.governor) for lever in LEVERS if lever.governor is not None)
@@ -156,6 +158,8 @@ def followers(
         follow["expert_dtype"] = expert_for(context, weight)
     if full["disagg"] != "off" and base["disagg"] == "off":
         follow |= {f"prefill_{name}": full[name] for name in ("tp", "ep", "attn_dp")}
+        if named.get("prefill_tp", full["tp"]) != full["tp"]:  # another width: ranks that suit the decode pool may not
+            follow |= {"prefill_ep": 1, "prefill_attn_dp": 1}
     return {name: value for name, value in follow.items() if name not in named and name not in context.pinned}
 
 
@@ -174,6 +178,8 @@ def to_deployment(setting: Setting, context: SearchContext) -> tuple[Deployment,
     parts: dict[str, dict[str, Any]] = {owner: {} for owner in OWNERS}
     for lever, value in zip(LEVERS, setting.values_in_order, strict=True):
         parts[lever.owner][lever.field] = value
+    if context.engine.name == SGLANG and parts["scheduler"]["chunk_size"] == 0:
+        parts["scheduler"]["chunk_size"] = SGLANG_UNCHUNKED
     scheduler = SchedulerSettings(**parts["scheduler"])
     handoff = parts["prefill"].pop("handoff")
     pool = None

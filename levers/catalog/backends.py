@@ -202,6 +202,6 @@ GRAPH_MODES: dict[str, tuple[str, ...]] = {
 
 ALLREDUCE: dict[str, tuple[str, ...]] = {
     "amd": ("custom", "quick", "fused_rms", "rccl"),
-    "nvidia": ("custom", "fused_rms", "nccl"),
+    "nvidia": ("custom", "fused_rms", "rccl"),
 }
-ALLREDUCE_NAMES = ("custom", "quick", "fused_rms", "rccl", "nccl")
+ALLREDUCE_NAMES = ("custom", "quick", "fused_rms", "rccl")  # rccl: the library, NCCL on NVIDIA

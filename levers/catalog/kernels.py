@@ -16,9 +16,10 @@ from levers.catalog.backends import (
 from levers.catalog.common import ATOM, SGLANG, TRTLLM, VLLM, always, attention_class, constant, flags, only_when, title
 from levers.catalog.precision import attention_backends, computes
 from levers.context import LeverValue, SearchContext
-from levers.fusions import GENERIC, NAMES, every_subset
+from levers.fusions import GENERIC, every_subset
 from levers.lever import Group, Kind, Lever, Range
 from levers.reasons import Reason
+from predictor.fusion import FUSION_NAMES
 from predictor.types import Dtype
 
 
@@ -228,7 +229,7 @@ FUSIONS = Lever(
     what="adjacent kernels fused into one",
     owner="kernels",
     field="fusions",
-    candidates=constant(*every_subset(NAMES), (GENERIC,)),
+    candidates=constant(*every_subset(FUSION_NAMES), (GENERIC,)),
     default=always(()),
     flags=flags(
         "pass_config switches (by -O2)",

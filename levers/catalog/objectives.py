@@ -50,8 +50,7 @@ class Objective:
         return Reason(
             "objective_unavailable",
             f"{self.name} is not in this prediction (mode {prediction.mode}, method {prediction.method}); it comes "
-            "from "
-            f"the {self.computed_by}",
+            f"from the {self.computed_by}",
         )
 
 

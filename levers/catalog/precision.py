@@ -45,7 +45,12 @@ def attention_backends(context: SearchContext) -> tuple[AttentionBackend, ...]:
 
 
 def default_kv(context: SearchContext) -> Dtype:
-    """BF16 where some backend keeps it, else the widest format that one does."""
+    """BF16 where some backend keeps it, else the widest format that one does; FP8 for compressed pools.
+
+    DeepSeek-V4's pools are stored in FP8 by every engine that serves it (vLLM's layout is 584 bytes a token).
+    """
+    if attention_class(context.card.attention) == "compressed":
+        return Dtype.FP8
     backends = attention_backends(context)
     kept = {dtype for backend in backends for dtype in backend.kv_dtypes} or set(ORDER)
     return next(dtype for dtype in ORDER if dtype in kept)

@@ -60,31 +60,44 @@ def depth_allowed(context: SearchContext, value: LeverValue) -> Reason | None:
     return Reason("spec_depth_engine", f"spec_depth={value}: {title(context)} drafts {low} to {high} tokens")
 
 
-def host_share_gb(context: SearchContext) -> float:
-    """Host memory that one GPU's rank may use, GB."""
-    return HOST_DRAM_SHARE * context.platform.host_dram_bytes / context.cluster.gpus_per_node / GB
+def host_node_gb(context: SearchContext) -> float:
+    """Host memory of one node that KV may use, GB."""
+    return HOST_DRAM_SHARE * context.platform.host_dram_bytes / GB
 
 
 def host_candidates(context: SearchContext) -> tuple[LeverValue, ...]:
-    """None, and a quarter, half and all of a GPU's share of host memory, rounded down to 16 GB."""
-    share = host_share_gb(context)
-    sizes = {float(int(share * part) // 16 * 16) for part in (0.25, 0.5, 1.0)}
-    return (0.0, *sorted(size for size in sizes if size > 0), float(int(2 * share) // 16 * 16))
+    """None, and an eighth, a quarter, half, all and twice of a node's share, rounded down to 16 GB."""
+    sizes = {float(int(host_node_gb(context) * part) // 16 * 16) for part in (0.125, 0.25, 0.5, 1.0, 2.0)}
+    return (0.0, *sorted(size for size in sizes if size > 0))
 
 
 def host_fits(context: SearchContext, value: LeverValue) -> Reason | None:
-    """The ranks of one node share its memory."""
+    """A replica's host pool lies on the nodes of the cluster."""
     assert isinstance(value, int | float)
-    share = host_share_gb(context)
-    if value <= share:
+    limit = host_node_gb(context) * context.cluster.nodes
+    if value <= limit:
         return None
-    node_gb = context.platform.host_dram_bytes / GB
     return Reason(
         "host_dram",
-        f"host_kv_gb={value:g} on each of {context.cluster.gpus_per_node} GPUs is "
-        f"{value * context.cluster.gpus_per_node:,.0f} GB, over {HOST_DRAM_SHARE:.0%} of the node's {node_gb:,.0f} GB: "
-        f"use at most {share:.0f}",
+        f"host_kv_gb={value:g} exceeds {HOST_DRAM_SHARE:.0%} of the host memory of {context.cluster.nodes} "
+        f"{context.platform.name} nodes ({context.platform.host_dram_bytes / GB:,.0f} GB each): use at most "
+        f"{limit:.0f}",
     )
+
+
+def chunk_candidates(context: SearchContext) -> tuple[LeverValue, ...]:
+    """The engine's default and usual chunks; "no limit" where it is not the default already (SGLang)."""
+    sizes = (1024, 2048, 4096, 8192, 16384)
+    return (None, 0, *sizes) if context.engine.name == SGLANG else (None, *sizes)
+
+
+def trtllm_chunk(context: SearchContext, value: LeverValue) -> Reason | None:
+    """TensorRT-LLM chunks or not: there is no third state."""
+    if value == 0 and context.engine.name == TRTLLM:
+        return Reason(
+            "chunk_off", "chunk_size=0: TensorRT-LLM starts with chunking off; leave chunk_size at its default"
+        )
+    return None
 
 
 LEVERS = (
@@ -140,7 +153,7 @@ LEVERS = (
         what="prompt tokens of one request in a step (0: no limit)",
         owner=SCHEDULER,
         field="chunk_size",
-        candidates=constant(None, 0, 1024, 2048, 4096, 8192, 16384),
+        candidates=chunk_candidates,
         default=always(None),
         flags=flags(
             "--long-prefill-token-threshold (0)",
@@ -152,7 +165,7 @@ LEVERS = (
                 TRTLLM: "a switch; the chunk is what is left of max_num_tokens",
             },
         ),
-        exclusions=(),
+        exclusions=(trtllm_chunk,),
         accepts=Range(0, 65536, default_allowed=True),
     ),
     Lever(
@@ -248,7 +261,7 @@ LEVERS = (
         name="host_kv_gb",
         group=Group.MEMORY,
         kind=Kind.TRANSFERABLE,
-        what="host memory for evicted KV, GB for each GPU",
+        what="host memory for evicted KV, GB for all GPUs of a replica",
         owner="",
         field="host_kv_gb",
         candidates=host_candidates,
@@ -259,10 +272,10 @@ LEVERS = (
             "--kv-transfer-config lmcache_offload (off)",
             "kv_cache_config.host_cache_size (0)",
             {
-                VLLM: "total over the TP ranks: multiply by tp",
-                SGLANG: "for each rank",
-                ATOM: "for each process",
-                TRTLLM: "bytes for each rank",
+                VLLM: "total over the TP ranks",
+                SGLANG: "for each rank: divide by tp",
+                ATOM: "for each process: divide by tp",
+                TRTLLM: "bytes for each rank: divide by tp",
             },
         ),
         exclusions=(host_fits,),

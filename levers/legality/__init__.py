@@ -5,12 +5,25 @@ the order in which levers were set.
 """
 
 from levers.context import SearchContext
-from levers.legality import kernels, parallel, precision, serving
+from levers.legality import kernels, notices, parallel, precision, serving
+from levers.legality.memory import log_notices, memory_fits, memory_notices, memory_reasons
 from levers.legality.rule import Rule, pools
 from levers.reasons import Reason
 from predictor.types import Deployment, Workload
 
+__all__ = [
+    "NOTICES",
+    "RULES",
+    "deployment_notices",
+    "illegal_reasons",
+    "log_notices",
+    "memory_fits",
+    "memory_notices",
+    "memory_reasons",
+]
+
 RULES: tuple[Rule, ...] = (*parallel.RULES, *precision.RULES, *kernels.RULES, *serving.RULES)
+NOTICES: tuple[Rule, ...] = notices.RULES
 
 
 def illegal_reasons(deployment: Deployment, workload: Workload, context: SearchContext) -> tuple[Reason, ...]:
@@ -18,7 +31,19 @@ def illegal_reasons(deployment: Deployment, workload: Workload, context: SearchC
     reasons = malformed(deployment)
     if reasons:
         return reasons
-    found = (r for rule in RULES if rule.applies(context) for r in rule.check(deployment, workload, context))
+    return asked(RULES, deployment, workload, context)
+
+
+def deployment_notices(deployment: Deployment, workload: Workload, context: SearchContext) -> tuple[Reason, ...]:
+    """What to know about a legal deployment; nothing here refuses it."""
+    return asked(NOTICES, deployment, workload, context)
+
+
+def asked(
+    rules: tuple[Rule, ...], deployment: Deployment, workload: Workload, context: SearchContext
+) -> tuple[Reason, ...]:
+    """The answers of all rules that concern the engine and release, each once, in rule order."""
+    found = (r for rule in rules if rule.applies(context) for r in rule.check(deployment, workload, context))
     return tuple(dict.fromkeys(found))
 
 

@@ -103,9 +103,8 @@ def aiter_mla_heads(deployment: Deployment, workload: Workload, context: SearchC
             yield Reason(
                 "aiter_mla_heads",
                 f"{pool.label}{heads} local heads: AITER MLA of {context.engine.name} {context.engine_version} takes "
-                "16 or "
-                f"128; use {context.card.attention.heads // 16 or 1} GPUs for attention, attn_backend=triton, or "
-                f"{context.engine.name} {pads} or later",
+                f"16 or 128; use {context.card.attention.heads // 16 or 1} GPUs for attention, attn_backend=triton, "
+                f"or {context.engine.name} {pads} or later",
             )
 
 
@@ -119,8 +118,7 @@ def moe_backend_fits(deployment: Deployment, workload: Workload, context: Search
         yield Reason(
             "moe_backend_dtype",
             f"moe_backend={backend.name} runs {' or '.join(backend.experts)} experts, and these are {expert}: use "
-            "auto or "
-            "triton",
+            "auto or triton",
         )
     for pool in pools(deployment):
         ep, tp = pool.layout.ep, pool.layout.tp
@@ -143,12 +141,11 @@ def a2a_needs_ep(deployment: Deployment, workload: Workload, context: SearchCont
         ep, tp = pool.layout.ep, pool.layout.tp
         if ep == 1:
             yield Reason("a2a_ep", f"{pool.label}a2a_backend={a2a} needs expert parallelism: set ep={tp} with tp>1")
-        elif context.engine.name == VLLM and pool.layout.attn_dp == 1:
+        elif context.engine.name in (VLLM, ATOM) and pool.layout.attn_dp == 1:
             yield Reason(
                 "a2a_attn_dp",
-                f"{pool.label}a2a_backend={a2a}: vLLM uses it only with attention DP; the experts' outputs are "
-                "otherwise "
-                "all-reduced. Set attn_dp>1 or a2a_backend=none",
+                f"{pool.label}a2a_backend={a2a}: {context.engine.name} uses it only with attention DP; expert outputs "
+                "are otherwise all-reduced. Set attn_dp>1 or a2a_backend=none",
             )
         elif context.engine.name == SGLANG and ep != tp:
             yield Reason("a2a_whole_ep", f"{pool.label}a2a_backend={a2a}: SGLang then forces ep=tp={tp}, not {ep}")
@@ -188,7 +185,7 @@ def allreduce_world(deployment: Deployment, workload: Workload, context: SearchC
 
 def fusions_legal(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
     """The three rules of the named fusions."""
-    yield from fusion_reasons(deployment.kernels.fusions, deployment.precision.linear, context.card.is_moe)
+    yield from fusion_reasons(deployment.kernels.fusions, context.card, deployment.precision)
 
 
 def eager_graph_cap(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:

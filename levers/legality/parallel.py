@@ -39,8 +39,7 @@ def kv_heads_divide(deployment: Deployment, workload: Workload, context: SearchC
                 yield Reason(
                     "tp_kv_heads",
                     f"{pool.label}attention over {width} GPUs neither divides nor is a multiple of the {heads} KV "
-                    "heads "
-                    f"of {context.card.name}",
+                    f"heads of {context.card.name}",
                 )
 
 
@@ -89,8 +88,8 @@ def attn_dp_dense(deployment: Deployment, workload: Workload, context: SearchCon
         if ranks > 1 and not context.card.is_moe:
             yield Reason(
                 "attn_dp_dense",
-                f"{pool.label}attn_dp={ranks}: DP ranks of a dense model are independent engines; set replicas={ranks} "
-                f"and tp={pool.attn_tp}",
+                f"{pool.label}attn_dp={ranks}: DP ranks of a dense model are independent engines; set "
+                f"replicas={ranks} and tp={pool.attn_tp}",
             )
 
 
@@ -138,9 +137,8 @@ def ep_divides_experts(deployment: Deployment, workload: Workload, context: Sear
             more = -slots % ep
             yield Reason(
                 "ep_experts",
-                f"{pool.label}ep={ep} does not divide {moe.experts} experts and {deployment.eplb_redundant} "
-                "redundant ones: "
-                f"add {more} redundant experts or choose another ep",
+                f"{pool.label}ep={ep} does not divide {moe.experts} experts and {deployment.eplb_redundant} redundant "
+                f"ones: add {more} redundant experts or choose another ep",
             )
 
 
@@ -221,9 +219,8 @@ def cluster_room(deployment: Deployment, workload: Workload, context: SearchCont
     elif not placeable(pools(deployment), cluster.gpus_per_node, cluster.nodes):
         yield Reason(
             "cluster_room",
-            f"the replicas use {deployment.gpus} of {cluster.gpus} GPUs, but their tensor-parallel groups do not "
-            "pack into "
-            f"{cluster.nodes} nodes of {cluster.gpus_per_node}",
+            f"the replicas use {deployment.gpus} of {cluster.gpus} GPUs, but their tensor-parallel groups do not pack "
+            f"into {cluster.nodes} nodes of {cluster.gpus_per_node}",
         )
 
 

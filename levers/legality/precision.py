@@ -15,10 +15,11 @@ from levers.catalog.precision import (
 from levers.context import SearchContext
 from levers.legality.rule import Pool, Rule, pools
 from levers.reasons import Reason
-from predictor.types import Deployment, Dtype, Workload
+from predictor.memory import fp4_format
+from predictor.types import Deployment, Dtype, Precision, Workload
 
-FP4_BLOCK = {"mxfp4": 32, "nvfp4": 16, "int4": 32}  # columns that share a scale
-FP4_DEFAULT_BLOCK = 32
+# columns of one scale that a rank needs whole; MXFP4 kernels pad any split (gpt-oss runs 720 columns a rank)
+FP4_BLOCK = {"mxfp4": 0, "nvfp4": 16, "int4": 32}
 
 
 def weights_available(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
@@ -40,8 +41,8 @@ def experts_available(deployment: Deployment, workload: Workload, context: Searc
     elif narrowness(precision.expert) < narrowness(precision.weight):
         yield Reason(
             "expert_wider",
-            f"expert_dtype={precision.expert} is wider than weight_dtype={precision.weight}: no checkpoint is made so; "
-            f"use expert_dtype={precision.weight}",
+            f"expert_dtype={precision.expert} is wider than weight_dtype={precision.weight}: no checkpoint is made "
+            f"so; use expert_dtype={precision.weight}",
         )
 
 
@@ -54,8 +55,8 @@ def activations_run(deployment: Deployment, workload: Workload, context: SearchC
     if narrowness(precision.linear) > narrowness(precision.weight):
         yield Reason(
             "linear_narrower",
-            f"linear_dtype={precision.linear} is narrower than weight_dtype={precision.weight}: choose a checkpoint in "
-            f"{precision.linear}, or linear_dtype={precision.weight}",
+            f"linear_dtype={precision.linear} is narrower than weight_dtype={precision.weight}: choose a checkpoint "
+            f"in {precision.linear}, or linear_dtype={precision.weight}",
         )
 
 
@@ -71,14 +72,14 @@ def expert_blocks(deployment: Deployment, workload: Workload, context: SearchCon
     card, moe = context.card, context.card.moe
     if moe is None:
         return
-    block = quant_block(context, deployment.precision.expert)
+    block = quant_block(context, deployment.precision, deployment.precision.expert)
     for pool in pools(deployment):
         ranks = pool.layout.tp // pool.layout.ep
         if block and ranks and (moe.moe_intermediate % ranks or moe.moe_intermediate // ranks % block):
             yield Reason(
                 "moe_block",
-                f"{pool.label}TP{pool.layout.tp} leaves {moe.moe_intermediate / ranks:g} of {moe.moe_intermediate} MoE "
-                f"columns of {card.name} a rank, not a multiple of {block}: "
+                f"{pool.label}TP{pool.layout.tp} leaves {moe.moe_intermediate / ranks:g} of {moe.moe_intermediate} "
+                f"MoE columns of {card.name} a rank, not a multiple of {block}: "
                 f"{_narrower(pool, moe.moe_intermediate, block)}",
             )
 
@@ -90,22 +91,22 @@ def _narrower(pool: Pool, columns: int, block: int) -> str:
     return f"use TP{max(fits)} or EP" if fits else "use EP"
 
 
-def quant_block(context: SearchContext, dtype: Dtype) -> int:
-    """Columns that one kernel needs whole on a rank, 0 for none.
+def quant_block(context: SearchContext, precision: Precision, dtype: Dtype) -> int:
+    """Columns that one kernel needs whole on a rank in this format, 0 for any split.
 
-    ATOM pads 4-bit experts up to its kernels' tiles, so that any split runs there.
+    ATOM checks 8-bit experts against their block and pads 4-bit ones up to its tiles.
     """
     if dtype is Dtype.FP8:
         return context.card.quant_block
     if dtype is Dtype.FP4 and context.engine.name != ATOM:
-        return FP4_BLOCK.get(context.card.fp4_format or "", FP4_DEFAULT_BLOCK)
+        return FP4_BLOCK[fp4_format(context.card, context.platform, precision)]
     return 0
 
 
 def dense_blocks(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
     """Columns of a dense block on one rank are whole quantisation blocks."""
     precision = deployment.precision
-    block = quant_block(context, precision.weight)
+    block = quant_block(context, precision, precision.weight)
     if precision.weight is Dtype.FP4 and context.card.is_moe:
         return  # 4-bit checkpoints of MoE models quantise the experts and keep the dense layers wider
     widths = {group.ffn.intermediate for group in context.card.groups if group.ffn.intermediate}

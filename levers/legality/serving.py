@@ -4,8 +4,15 @@ from collections.abc import Iterator
 
 from levers.catalog.common import ATOM, SGLANG, TRTLLM, VLLM, is_hybrid
 from levers.catalog.parallel import handoff_available
-from levers.catalog.runtime import block_listed, depth_allowed, host_fits, spec_listed
-from levers.context import SearchContext
+from levers.catalog.runtime import (
+    HOST_DRAM_SHARE,
+    block_listed,
+    depth_allowed,
+    host_fits,
+    host_node_gb,
+    spec_listed,
+)
+from levers.context import GB, SearchContext
 from levers.legality.rule import Rule, pools
 from levers.reasons import Reason
 from predictor.types import Deployment, Workload
@@ -22,24 +29,15 @@ def prompt_fits_context(deployment: Deployment, workload: Workload, context: Sea
 
 
 def budget_covers_prompt(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
-    """Without chunking a prompt must fit one step's token budget."""
+    """With chunking off, as TensorRT-LLM starts, a prompt must fit one step's token budget."""
     for pool in pools(deployment):
-        chunk = pool.scheduler.chunk_size
-        chunked = bool(chunk) if chunk is not None else context.engine.chunked_prefill
-        budget = pool.scheduler.token_budget or context.engine.version(_known(context)).token_budget
-        if not chunked and workload.isl_tokens > budget:
+        budget = pool.scheduler.token_budget or context.release.token_budget
+        if not pool.scheduler.chunk_size and workload.isl_tokens > budget:
             yield Reason(
                 "prompt_over_budget",
                 f"{pool.label}prompts of {workload.isl_tokens} tokens exceed token_budget={budget} with chunked "
-                "prefill off, "
-                f"and are rejected: set chunk_size or token_budget ≥ {workload.isl_tokens}",
+                f"prefill off, and are rejected: set chunk_size, or token_budget ≥ {workload.isl_tokens}",
             )
-
-
-def _known(context: SearchContext) -> str:
-    """The release whose defaults are tabled, or the newest."""
-    names = [release.version for release in context.engine.versions]
-    return context.engine_version if context.engine_version in names else ""
 
 
 def budget_covers_batch(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
@@ -129,10 +127,21 @@ def speculation_available(deployment: Deployment, workload: Workload, context: S
 
 
 def host_memory(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
-    """The host pools of all GPUs of a node fit its memory."""
+    """The host pools of the replicas that share a node fit its memory."""
     reason = host_fits(context, deployment.host_kv_gb)
-    if reason:
-        yield reason
+    if reason or not deployment.host_kv_gb:
+        yield from (reason,) if reason else ()
+        return
+    limit = host_node_gb(context)
+    asked = deployment.host_kv_gb * sum(pool.replicas for pool in pools(deployment)) / context.cluster.nodes
+    one = max(deployment.host_kv_gb / pool.layout.nodes for pool in pools(deployment))
+    if max(asked, one) > limit:
+        yield Reason(
+            "host_dram",
+            f"host_kv_gb={deployment.host_kv_gb:g} a replica asks a node for {max(asked, one):,.0f} GB, over "
+            f"{HOST_DRAM_SHARE:.0%} of its {context.platform.host_dram_bytes / GB:,.0f} GB: use at most "
+            f"{deployment.host_kv_gb * limit / max(asked, one):,.0f}",
+        )
 
 
 def host_needs_cache(deployment: Deployment, workload: Workload, context: SearchContext) -> Iterator[Reason]:
@@ -158,16 +167,14 @@ def same_blocks(deployment: Deployment, workload: Workload, context: SearchConte
         yield Reason(
             "handoff_blocks",
             f"prefill block_size={prefill.scheduler.block_size} and decode "
-            f"block_size={deployment.scheduler.block_size}: a "
-            "hand-off needs equal blocks",
+            f"block_size={deployment.scheduler.block_size}: a hand-off needs equal blocks",
         )
     ours, theirs = (pool.attn_tp for pool in pools(deployment))
     if context.engine.name == VLLM and is_hybrid(context) and ours != theirs:
         yield Reason(
             "handoff_hybrid",
-            f"attention over {theirs} GPUs in prefill and {ours} in decode: on vLLM the block of a hybrid "
-            "model grows "
-            f"with its state a rank, so the pools' blocks differ; use equal attention widths",
+            f"attention over {theirs} GPUs in prefill and {ours} in decode: on vLLM the block of a hybrid model grows "
+            "with its state a rank, so the pools' blocks differ; use equal attention widths",
         )
 
 
@@ -187,8 +194,7 @@ def attention_widths(deployment: Deployment, workload: Workload, context: Search
         yield Reason(
             "handoff_swa",
             f"attention over {theirs} GPUs in prefill and {ours} in decode: SGLang cannot move the window or state "
-            "cache of "
-            f"{context.card.name} between different widths; use equal ones",
+            f"cache of {context.card.name} between different widths; use equal ones",
         )
 
 
@@ -204,6 +210,7 @@ RULES = (
         summary="without chunking a prompt fits the token budget",
         source="NVIDIA/TensorRT-LLM#9277, #6539, #4947",
         check=budget_covers_prompt,
+        engines=(TRTLLM,),
     ),
     Rule(
         name="budget_under_batch",
