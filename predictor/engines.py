@@ -155,7 +155,7 @@ class _Case:
 
 # --- vLLM -----------------------------------------------------------------------------------------------------------
 
-LOW_LATENCY_A2A = ("deepep_low_latency", "nixl_ep", "mori_low_latency")
+LOW_LATENCY_A2A = ("deepep_ll", "nixl_ep", "mori_ll")  # lever names: DeepEP and MoRI in low-latency mode, NIXL EP
 
 
 def _vllm(case: _Case) -> Settings:
