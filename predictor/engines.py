@@ -155,7 +155,8 @@ class _Case:
 
 # --- vLLM -----------------------------------------------------------------------------------------------------------
 
-LOW_LATENCY_A2A = ("deepep_ll", "nixl_ep", "mori_ll")  # lever names: DeepEP and MoRI in low-latency mode, NIXL EP
+# as the levers name them, and as vLLM does
+LOW_LATENCY_A2A = ("deepep_ll", "mori_ll", "nixl_ep", "deepep_low_latency", "mori_low_latency")
 
 
 def _vllm(case: _Case) -> Settings:
