@@ -24,7 +24,7 @@ AMD_MODELS = {
     "qwen3.5": "Qwen3.5-397B-A17B",
 }
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "atom": "ATOM", "trtllm": "TensorRT-LLM"}
-# recorded with ep 1 although the engine refuses to load such a split (vllm-project/vllm#48173): the switch was not noted
+# recorded with ep 1, and the engine refuses to load such a split (vllm-project/vllm#48173): the switch was not noted
 UNRECORDED_EP = {("vLLM", "MiniMax-M2.5", "fp8", 8)}
 
 
