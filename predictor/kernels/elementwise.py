@@ -7,6 +7,7 @@ fusion with the norm or the activation before it can remove it.
 import numpy as np
 from numpy.typing import NDArray
 
+from predictor.kernels.facts import QuantFacts
 from predictor.kernels.gpu import Gpu
 from predictor.types import Dtype
 
@@ -23,13 +24,8 @@ def stream_us(gpu: Gpu, moved_bytes: FloatArray) -> FloatArray:
     return result
 
 
-def quant_us(gpu: Gpu, dtype: Dtype, rows: FloatArray, columns: int, fixed_us: float, row_ns: float) -> FloatArray:
-    """Time of one activation quantisation, us; 0 in bf16.
-
-    ``fixed_us`` and ``row_ns`` are engine facts (:mod:`predictor.kernels.engine_facts`).
-    """
-    if dtype is Dtype.BF16:
-        return np.zeros_like(rows)
+def quant_us(gpu: Gpu, dtype: Dtype, rows: FloatArray, columns: FloatArray | float, facts: QuantFacts) -> FloatArray:
+    """Time of one activation quantisation to ``dtype``, us; not for bf16, which has none."""
     moved = QUANT_BYTES_PER_VALUE * rows * columns / (gpu.constants.hbm(dtype) * gpu.hbm_bytes_per_s)
-    result: FloatArray = fixed_us + rows * row_ns * 1e-3 + moved * 1e6
+    result: FloatArray = facts.floor_us + rows * facts.row_ns * 1e-3 + moved * 1e6
     return result

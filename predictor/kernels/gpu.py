@@ -5,10 +5,12 @@ and never fitted to a shape. Their source is the measured kernel tables of ``aic
 Blackwell (``python -m evals.kernels`` scores them) and published measurements on AMD.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from predictor.cards import Platform
+from predictor.kernels.facts import KernelConstants
+from predictor.kernels.facts_nvidia import GENERATION
 from predictor.types import Dtype
 
 
@@ -21,6 +23,11 @@ class Generation(StrEnum):
     BLACKWELL = "blackwell"
     CDNA3 = "cdna3"
     CDNA4 = "cdna4"
+
+    @property
+    def is_amd(self) -> bool:
+        """Whether AMD builds it."""
+        return self in (Generation.CDNA3, Generation.CDNA4)
 
 
 # Longest name first: "GB200" must not be read as "B200".
@@ -45,43 +52,21 @@ _GENERATION_BY_NAME = (
 # A GPU nobody has measured takes the newest measured generation of its vendor.
 _GENERATION_BY_VENDOR = {"amd": Generation.CDNA4, "nvidia": Generation.BLACKWELL}
 
+# B300 and GB300 list an FP4 rate of three times their FP8 rate; the libraries in the tables reach the same FP4 rate as
+# on B200 (an efficiency of .50 of twice FP8 on each), so no more than twice FP8 is counted.
+_FP4_OVER_FP8_MAX = 2.0
 
-@dataclass(frozen=True, slots=True)
-class KernelConstants:
-    """Universal constants of one generation: efficiencies are shares of the datasheet peak, floors are us."""
-
-    launch_us: float  # minimum cost of one kernel inside a graph replay
-    compute_bf16: float  # sustained share of the dense peak in a full GEMM wave
-    compute_fp8: float
-    compute_fp4: float
-    hbm_bf16: float  # share of HBM peak a GEMM reads its weights at
-    hbm_fp8: float
-    hbm_fp4: float
-    hbm_stream: float  # share of HBM peak of elementwise kernels and cache reads
-    split_k_us: float  # reduction of partial sums
-    collective_us: float  # floor of a collective inside a graph, its synchronisation included
-
-    def compute(self, dtype: Dtype) -> float:
-        """Share of the compute peak at a precision."""
-        return {Dtype.BF16: self.compute_bf16, Dtype.FP8: self.compute_fp8, Dtype.FP4: self.compute_fp4}[dtype]
-
-    def hbm(self, dtype: Dtype) -> float:
-        """Share of HBM peak for weights of a precision."""
-        return {Dtype.BF16: self.hbm_bf16, Dtype.FP8: self.hbm_fp8, Dtype.FP4: self.hbm_fp4}[dtype]
-
-
-_UNIVERSAL = KernelConstants(2.3, 0.80, 0.66, 0.52, 0.80, 0.75, 0.80, 0.90, 2.5, 4.0)
 
 CONSTANTS: dict[Generation, KernelConstants] = {
-    Generation.HOPPER: _UNIVERSAL,
-    Generation.BLACKWELL: _UNIVERSAL,
+    Generation.HOPPER: GENERATION["hopper"],
+    Generation.BLACKWELL: GENERATION["blackwell"],
     # A100 and L40S tables give other floors and HBM shares than the generations after them.
-    Generation.AMPERE: KernelConstants(3.3, 0.70, 0.60, 0.52, 0.69, 0.69, 0.69, 0.90, 2.5, 5.0),
-    Generation.ADA: KernelConstants(1.3, 0.62, 0.53, 0.52, 0.93, 0.93, 0.93, 0.90, 2.5, 5.0),
+    Generation.AMPERE: KernelConstants(3.3, 0.70, 0.60, 0.52, 0.69, 0.69, 0.69),
+    Generation.ADA: KernelConstants(1.3, 0.62, 0.53, 0.52, 0.93, 0.93, 0.93),
     # No kernel table is public. Floor: 4.98 us a kernel (paper, Table 5). HBM: MI300X measured at 81% of peak.
-    # Compute: MI300X sustains about 45% of peak in bf16 and fp8 (arXiv 2510.27583).
-    Generation.CDNA3: KernelConstants(5.0, 0.45, 0.45, 0.45, 0.80, 0.80, 0.80, 0.81, 2.5, 8.0),
-    Generation.CDNA4: KernelConstants(5.0, 0.50, 0.50, 0.45, 0.80, 0.80, 0.80, 0.81, 2.5, 8.0),
+    # Compute: MI300X sustains about 45% of peak in bf16 and fp8 (arXiv 2510.27583); 50% assumed on CDNA4.
+    Generation.CDNA3: KernelConstants(4.98, 0.45, 0.45, 0.45, 0.80, 0.80, 0.80, hbm_stream=0.81),
+    Generation.CDNA4: KernelConstants(4.98, 0.50, 0.50, 0.45, 0.80, 0.80, 0.80, hbm_stream=0.81),
 }
 
 
@@ -97,9 +82,11 @@ class Gpu:
     hbm_bytes_per_s: float
     compute_units: int
     clock_hz: float
-    l2_bytes: float
-    link_bytes_per_s: float
     constants: KernelConstants
+
+    def with_constants(self, constants: KernelConstants) -> "Gpu":
+        """The same GPU with other constants: for calibration."""
+        return replace(self, constants=constants)
 
     def peak_flops(self, dtype: Dtype) -> float:
         """Dense peak of a precision."""
@@ -123,16 +110,15 @@ def generation_of(name: str, vendor: str) -> Generation:
 def gpu_of(platform: Platform) -> Gpu:
     """The kernel models' view of a platform."""
     generation = generation_of(platform.name, platform.vendor)
+    fp8 = platform.peak_flops(Dtype.FP8)
     return Gpu(
         name=platform.name,
         generation=generation,
         peak_bf16_flops=platform.peak_flops(Dtype.BF16),
-        peak_fp8_flops=platform.peak_flops(Dtype.FP8),
-        peak_fp4_flops=platform.peak_flops(Dtype.FP4),
+        peak_fp8_flops=fp8,
+        peak_fp4_flops=min(platform.peak_flops(Dtype.FP4), _FP4_OVER_FP8_MAX * fp8),
         hbm_bytes_per_s=platform.hbm_bytes_per_s,
         compute_units=platform.compute_units,
         clock_hz=platform.clock_ghz * 1e9,
-        l2_bytes=platform.l2_bytes,
-        link_bytes_per_s=platform.link_bytes_per_s,
         constants=CONSTANTS[generation],
     )

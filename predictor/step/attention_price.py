@@ -1,28 +1,26 @@
 """Attention of a step: decode pieces, exactly linear in total context, and prefill coefficients.
 
-Every kind reduces to a fixed cost a call and reads of the form ``us_per_token · min(context, cap·batch)``: a sliding
+Every kind reduces to a cost at the batch and reads of the form ``us_per_token · min(context, cap·batch)``: a sliding
 window or a sparse top-k caps what a request reads, so each cap adds one kink to the line and nothing else does.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from predictor.cards import Attention
-from predictor.kernels.attention import (
-    AttentionConstants,
-    gqa_decode,
-    kv_bytes_per_value,
-    mla_decode,
-    prefill_us_per_pair,
-)
+from predictor.kernels.attention import DecodeForm, gqa_decode, mla_decode, prefill
 from predictor.kernels.engine_facts import EngineFacts
 from predictor.kernels.gpu import Gpu
 from predictor.kernels.linear_attention import decode_us_per_request, prefill_us_per_token
 from predictor.step.op_types import AttentionOp
+from predictor.types import Dtype
 
 UNCAPPED = float("inf")
-# Indexer scores are an fp8 product against 132 bytes a token (128 fp8 values and a 4-byte scale).
+# An index key is fp8 with a 4-byte scale: 132 bytes at DeepSeek's 128 dims.
 INDEX_SCALE_BYTES = 4.0
-TOPK_LAUNCHES = 2.0
+INDEX_LAUNCHES = 3.0  # scores, top-k, translation to cache slots: DSA of vLLM and SGLang
+LINEAR_DECODE_LAUNCHES = 2.0  # convolution update and recurrent step
+LINEAR_PREFILL_LAUNCHES = 8.0  # convolution, chunk-local cumulative sums, keys, solve, states, output
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +32,17 @@ class ContextRead:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionStep:
-    """Decode attention of a step at one batch: floors, work that does not depend on context, and context reads."""
+class DecodeAttention:
+    """Decode attention of ``count`` like layers: floors, work at a batch, and context reads (all layers)."""
 
     launch_us: float
-    work_us: float
+    count: float
+    form: DecodeForm
     reads: tuple[ContextRead, ...]
+
+    def work_us(self, batch: float) -> float:
+        """Work that does not depend on context."""
+        return self.form.work_us(batch) * self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,105 +54,141 @@ class PrefillAttention:
     us_per_pair: float
 
 
-def decode_attention(gpu: Gpu, facts: EngineFacts, op: AttentionOp, batch: float, queries: float) -> AttentionStep:
-    """Decode attention of one kind, all its layers, at ``batch`` requests of ``queries`` tokens each."""
-    builders = {"gqa": _gqa_decode, "mla": _mla_decode, "linear": _linear_decode, "compressed": _compressed_decode}
-    return builders[op.card.kind](gpu, facts, op, batch, queries)
+def decode_attention(gpu: Gpu, facts: EngineFacts, op: AttentionOp, queries: float) -> DecodeAttention:
+    """Decode attention of one kind, all its layers; each request verifies ``queries`` tokens."""
+    builders: dict[str, Callable[[Gpu, EngineFacts, AttentionOp, float], DecodeAttention]] = {
+        "gqa": _gqa_decode,
+        "mla": _mla_decode,
+        "linear": _linear_decode,
+        "compressed": _compressed_decode,
+    }
+    return builders[op.card.kind](gpu, facts, op, queries)
 
 
 def prefill_attention(gpu: Gpu, facts: EngineFacts, op: AttentionOp) -> PrefillAttention:
     """Prefill attention of one kind, all its layers.
 
-    A window or a top-k of ``w`` keys turns pairs into ``w`` keys a token (exact for prompts much longer than ``w``).
+    A window or a top-k of ``w`` keys turns pairs into ``w`` keys a token: exact for prompts much longer than ``w``.
     """
-    a, constants = op.card, facts.mla if op.card.kind == "mla" else facts.attention
-    floor = constants.prefill_us * op.count
-    if a.kind == "linear":
-        per_token = prefill_us_per_token(gpu, op.heads, a.key_dim, a.value_dim) * op.count
-        return PrefillAttention(3.0 * gpu.constants.launch_us * op.count, per_token, 0.0)
-    if a.kind == "gqa":
-        pair = prefill_us_per_pair(gpu, constants, op.heads, a.head_dim, a.value_head_dim) * op.count
-        seen = a.index_topk or a.window
-        index = _index_us_per_pair(gpu, constants, a) * op.count
-        floor += _index_floor(gpu, op)
-        return PrefillAttention(floor, pair * seen, index) if seen else PrefillAttention(floor, 0.0, pair)
-    index_pair = _index_us_per_pair(gpu, constants, a) * op.count
-    if a.kind == "mla" and not a.index_topk:
-        v_dim = a.v_head_dim or a.nope_dim
-        pair = prefill_us_per_pair(gpu, constants, op.heads, a.nope_dim + a.rope_dim, v_dim) * op.count
-        return PrefillAttention(floor, 0.0, pair)
-    launches = floor + _index_floor(gpu, op)
-    if a.kind == "mla":
-        width = a.kv_lora_rank + a.rope_dim
-        pair = prefill_us_per_pair(gpu, constants, op.heads, width, a.kv_lora_rank) * op.count
-        return PrefillAttention(launches, pair * a.index_topk, index_pair)
-    pair = prefill_us_per_pair(gpu, constants, op.heads, a.head_dim, a.head_dim) * op.count
-    compressed = pair / a.compress_ratio if a.compress_ratio else 0.0
-    if a.index_topk:  # compressed entries are chosen too
-        return PrefillAttention(launches, pair * (a.window + a.index_topk), index_pair / max(1.0, a.compress_ratio))
-    return PrefillAttention(launches, pair * a.window, compressed)
+    builders: dict[str, Callable[[Gpu, EngineFacts, AttentionOp], PrefillAttention]] = {
+        "gqa": _gqa_prefill,
+        "mla": _mla_prefill,
+        "linear": _linear_prefill,
+        "compressed": _compressed_prefill,
+    }
+    return builders[op.card.kind](gpu, facts, op)
 
 
-def _index_floor(gpu: Gpu, op: AttentionOp) -> float:
-    """Score and top-k kernels of an indexer, all its layers."""
-    if not op.card.index_topk or not op.card.index_stored:
-        return 0.0
-    return (TOPK_LAUNCHES + 1.0) * gpu.constants.launch_us * op.count
+# ---- decode --------------------------------------------------------------------------------------------------------
 
 
-def _index_us_per_pair(gpu: Gpu, constants: AttentionConstants, a: Attention) -> float:
-    if not a.index_topk or not a.index_stored:
-        return 0.0
-    return 2.0 * a.index_heads * a.index_head_dim / (constants.prefill_compute * gpu.peak_fp8_flops) * 1e6
-
-
-def _gqa_decode(gpu: Gpu, facts: EngineFacts, op: AttentionOp, batch: float, queries: float) -> AttentionStep:
-    a, constants = op.card, facts.attention
-    cost = gqa_decode(gpu, constants, batch, queries, op.heads, op.kv_heads, a.head_dim, a.value_head_dim, op.kv)
-    per_token = cost.us_per_token * op.count * op.context_share
-    seen = a.index_topk or a.window
-    reads = [ContextRead(per_token, float(seen) if seen else UNCAPPED), *_index_reads(gpu, constants, op, queries)]
-    floor = constants.decode_us * op.count + _index_floor(gpu, op)
-    return AttentionStep(floor, (cost.fixed_us - constants.decode_us) * op.count, tuple(reads))
-
-
-def _mla_decode(gpu: Gpu, facts: EngineFacts, op: AttentionOp, batch: float, queries: float) -> AttentionStep:
-    a, constants = op.card, facts.mla
-    cost = mla_decode(gpu, constants, batch, queries, op.heads, a.kv_lora_rank, a.rope_dim, op.kv)
-    floor = constants.decode_us * op.count + _index_floor(gpu, op)
-    per_token = cost.us_per_token * op.count * op.context_share
-    reads = [ContextRead(per_token, float(a.index_topk) if a.index_topk else UNCAPPED)]
-    reads += _index_reads(gpu, constants, op, queries)
-    return AttentionStep(floor, (cost.fixed_us - constants.decode_us) * op.count, tuple(reads))
-
-
-def _index_reads(gpu: Gpu, constants: AttentionConstants, op: AttentionOp, queries: float) -> list[ContextRead]:
-    """Indexer over all keys (compressed ones where the pool is): key bytes or score compute, whichever is longer."""
+def _gqa_decode(gpu: Gpu, facts: EngineFacts, op: AttentionOp, queries: float) -> DecodeAttention:
     a = op.card
-    if not a.index_topk or not a.index_stored:
-        return []
-    memory = (a.index_head_dim + INDEX_SCALE_BYTES) / (constants.decode_hbm * gpu.hbm_bytes_per_s)
-    compute = 2.0 * queries * a.index_heads * a.index_head_dim / (constants.decode_compute * gpu.peak_fp8_flops)
-    return [ContextRead(max(memory, compute) * 1e6 * op.count / max(1.0, a.compress_ratio))]
+    form = gqa_decode(gpu, facts.decode, op.heads, op.kv_heads, a.head_dim, a.value_head_dim, op.kv, queries)
+    return _decode(gpu, facts, op, form, a.index_topk or a.window, queries)
 
 
-def _linear_decode(gpu: Gpu, facts: EngineFacts, op: AttentionOp, batch: float, queries: float) -> AttentionStep:
+def _mla_decode(gpu: Gpu, facts: EngineFacts, op: AttentionOp, queries: float) -> DecodeAttention:
+    a = op.card
+    form = mla_decode(gpu, facts.mla_decode, op.heads, a.kv_lora_rank, a.rope_dim, op.kv, queries)
+    return _decode(gpu, facts, op, form, a.index_topk, queries)
+
+
+def _compressed_decode(gpu: Gpu, facts: EngineFacts, op: AttentionOp, queries: float) -> DecodeAttention:
+    """One shared vector an entry: the window's own tokens, and one entry for every ``compress_ratio`` tokens."""
+    a = op.card
+    form = mla_decode(gpu, facts.mla_decode, op.heads, a.head_dim, 0, op.kv, queries)
+    step = _decode(gpu, facts, op, form, a.window, queries)
+    if not a.compress_ratio:
+        return step
+    cap = a.index_topk * a.compress_ratio if a.index_topk else UNCAPPED
+    pooled = ContextRead(form.us_per_token * op.count * op.context_share / a.compress_ratio, cap)
+    return DecodeAttention(step.launch_us, step.count, form, (*step.reads, pooled))
+
+
+def _decode(
+    gpu: Gpu, facts: EngineFacts, op: AttentionOp, form: DecodeForm, cap_tokens: int, queries: float
+) -> DecodeAttention:
+    """Floors, the cache read up to its cap, and the indexer where there is one."""
+    read = ContextRead(form.us_per_token * op.count * op.context_share, float(cap_tokens) if cap_tokens else UNCAPPED)
+    index = _index_us_per_token(gpu, facts, op.card, queries) * op.count
+    reads = (read, ContextRead(index)) if index else (read,)
+    return DecodeAttention(form.floor_us * op.count + _index_floor_us(gpu, op), op.count, form, reads)
+
+
+def _linear_decode(gpu: Gpu, facts: EngineFacts, op: AttentionOp, queries: float) -> DecodeAttention:
     a = op.card
     state = float(op.heads) * a.value_dim * a.key_dim
-    per_request = decode_us_per_request(gpu, state, float(a.state_dtype_bytes))
-    floor = 2.0 * gpu.constants.launch_us * op.count  # convolution update and recurrent step
-    return AttentionStep(floor, per_request * batch * queries * op.count, ())
+    per_request = decode_us_per_request(gpu, state, float(a.state_dtype_bytes)) * queries
+    form = DecodeForm(0.0, per_request, 0.0, 0.0, 1.0, 0.0)
+    return DecodeAttention(LINEAR_DECODE_LAUNCHES * gpu.constants.launch_us * op.count, op.count, form, ())
 
 
-def _compressed_decode(gpu: Gpu, facts: EngineFacts, op: AttentionOp, batch: float, queries: float) -> AttentionStep:
-    a, constants = op.card, facts.mla
-    rate = constants.decode_hbm * gpu.hbm_bytes_per_s
-    per_entry = a.head_dim * kv_bytes_per_value(op.kv) / rate * 1e6 * op.count
-    reads = [ContextRead(per_entry, float(a.window) if a.window else UNCAPPED)]
-    if a.compress_ratio:
-        cap = a.index_topk * a.compress_ratio if a.index_topk else UNCAPPED
-        reads.append(ContextRead(per_entry / a.compress_ratio, cap))
-    reads += _index_reads(gpu, constants, op, queries)
-    floor = constants.decode_us * op.count + _index_floor(gpu, op)
-    in_out = batch * queries * op.heads * a.head_dim * 4.0 / rate * 1e6
-    return AttentionStep(floor, in_out * op.count, tuple(reads))
+def _has_index(a: Attention) -> bool:
+    return bool(a.index_topk and a.index_heads and a.index_stored)
+
+
+def _index_floor_us(gpu: Gpu, op: AttentionOp) -> float:
+    """Score and top-k kernels of an indexer, all its layers."""
+    return INDEX_LAUNCHES * gpu.constants.launch_us * op.count if _has_index(op.card) else 0.0
+
+
+def _index_us_per_token(gpu: Gpu, facts: EngineFacts, a: Attention, queries: float) -> float:
+    """Indexer cost a context token and layer: key bytes or score compute, whichever is longer.
+
+    Index keys are replicated on every rank; a compressed pool keeps one for every entry.
+    """
+    if not _has_index(a):
+        return 0.0
+    memory_s = (a.index_head_dim + INDEX_SCALE_BYTES) / (facts.mla_decode.hbm * gpu.hbm_bytes_per_s)
+    flops = 2.0 * queries * a.index_heads * a.index_head_dim
+    compute_s = flops / (facts.mla_prefill.compute * gpu.peak_flops(Dtype.FP8))
+    return max(memory_s, compute_s) * 1e6 / max(1.0, a.compress_ratio)
+
+
+# ---- prefill -------------------------------------------------------------------------------------------------------
+
+
+def _gqa_prefill(gpu: Gpu, facts: EngineFacts, op: AttentionOp) -> PrefillAttention:
+    a = op.card
+    form = prefill(gpu, facts.prefill, op.heads, op.kv_heads, a.head_dim, a.value_head_dim, facts.prefill_arithmetic)
+    seen = a.index_topk or a.window
+    floor = form.floor_us * op.count + _index_floor_us(gpu, op)
+    pair = 0.0 if seen else form.pair_us() * op.count
+    return PrefillAttention(floor, form.token_us(float(seen)) * op.count, pair + _index_us_per_pair(gpu, facts, op))
+
+
+def _mla_prefill(gpu: Gpu, facts: EngineFacts, op: AttentionOp) -> PrefillAttention:
+    """Dense: keys and values restored for every head. Sparse: the absorbed product over the chosen latents."""
+    a = op.card
+    if not a.index_topk:
+        v_dim = a.v_head_dim or a.nope_dim
+        form = prefill(gpu, facts.mla_prefill, op.heads, op.heads, a.nope_dim + a.rope_dim, v_dim, Dtype.BF16)
+        return PrefillAttention(form.floor_us * op.count, form.token_us() * op.count, form.pair_us() * op.count)
+    form = prefill(gpu, facts.mla_prefill, op.heads, 1, a.kv_lora_rank + a.rope_dim, a.kv_lora_rank, Dtype.BF16)
+    floor = form.floor_us * op.count + _index_floor_us(gpu, op)
+    return PrefillAttention(floor, form.token_us(float(a.index_topk)) * op.count, _index_us_per_pair(gpu, facts, op))
+
+
+def _compressed_prefill(gpu: Gpu, facts: EngineFacts, op: AttentionOp) -> PrefillAttention:
+    a = op.card
+    form = prefill(gpu, facts.mla_prefill, op.heads, 1, a.head_dim, a.head_dim, Dtype.BF16)
+    floor = form.floor_us * op.count + _index_floor_us(gpu, op)
+    pair = form.pair_us() * op.count / a.compress_ratio if a.compress_ratio and not a.index_topk else 0.0
+    token = form.token_us(float(a.window + a.index_topk)) * op.count
+    return PrefillAttention(floor, token, pair + _index_us_per_pair(gpu, facts, op))
+
+
+def _linear_prefill(gpu: Gpu, facts: EngineFacts, op: AttentionOp) -> PrefillAttention:
+    a = op.card
+    floor = LINEAR_PREFILL_LAUNCHES * gpu.constants.launch_us * op.count
+    return PrefillAttention(floor, prefill_us_per_token(gpu, op.heads, a.key_dim, a.value_dim) * op.count, 0.0)
+
+
+def _index_us_per_pair(gpu: Gpu, facts: EngineFacts, op: AttentionOp) -> float:
+    a = op.card
+    if not _has_index(a):
+        return 0.0
+    flops = 2.0 * a.index_heads * a.index_head_dim
+    rate = facts.mla_prefill.compute * gpu.peak_flops(Dtype.FP8)
+    return flops / rate * 1e6 * op.count / max(1.0, a.compress_ratio)

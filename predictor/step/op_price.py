@@ -9,20 +9,19 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from predictor.cards import Platform
+from predictor.comm import Variant, collective_law, expert_exchange_us
 from predictor.expert_load import Phase, busiest_rank
 from predictor.kernels.elementwise import quant_us, stream_us
-from predictor.kernels.engine_facts import EngineFacts, moe_constants
+from predictor.kernels.engine_facts import EngineFacts
 from predictor.kernels.gemm import gemm_grid_us
 from predictor.kernels.gpu import Gpu
 from predictor.kernels.moe import experts_us
 from predictor.step.op_types import Collective, Experts, Gemm, Quant, StepOp, Stream
-from predictor.types import Dtype
 
 FloatArray = NDArray[np.float64]
 
-LINK_EFFICIENCY = 0.6  # share of the datasheet link that all-reduces of 16 kB to 2 MB reach (measured tables, one fit)
-
-# Exact where batches live, then steps of 8 like the capture lists, then an eighth of an octave.
+# Exact where batches live, then steps of 8 like the capture lists, then an eighth of an octave up to 128k tokens.
 TOKEN_GRID: tuple[int, ...] = (
     *range(1, 17),
     *range(20, 65, 4),
@@ -36,18 +35,24 @@ class PriceContext:
     """What a price depends on besides the operation."""
 
     gpu: Gpu
+    platform: Platform
     facts: EngineFacts
     attn_dp: int
     tp: int
     ep: int
+    nodes: int
     redundant: int
     router_family: str
+    allreduce: Variant
 
     def tokens(self, scope: str) -> tuple[int, ...]:
         """The grid in tokens of one rank, or of all ranks of the group."""
-        if scope == "rank" or self.attn_dp == 1:
-            return TOKEN_GRID
-        return tuple(tokens * self.attn_dp for tokens in TOKEN_GRID)
+        return _scaled_grid(1 if scope == "rank" else self.attn_dp)
+
+
+@lru_cache(maxsize=64)
+def _scaled_grid(ranks: int) -> tuple[int, ...]:
+    return tuple(tokens * ranks for tokens in TOKEN_GRID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +64,9 @@ class OpPrice:
     work_us: FloatArray
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=16384)
 def op_price(context: PriceContext, op: StepOp, phase: Phase) -> OpPrice:
-    """Price of one operation, all layers together."""
+    """Price of one operation, all its layers together."""
     if isinstance(op, Gemm):
         return _gemm(context, op)
     if isinstance(op, Stream):
@@ -94,27 +99,39 @@ def _stream(context: PriceContext, op: Stream) -> OpPrice:
 
 
 def _quant(context: PriceContext, op: Quant) -> OpPrice:
-    facts = context.facts.quant_fp4 if op.dtype is Dtype.FP4 else context.facts.quant
     rows = _grid(context, op.scope)
-    if op.fused:  # the norm or activation before it has the row in registers: only the narrow store is added
+    if op.fused:  # the kernel before it has the row in registers: only the narrow store is added
         moved = rows * op.columns / (context.gpu.constants.hbm_stream * context.gpu.hbm_bytes_per_s) * 1e6
         return _split("quant", 0.0, moved, op.count)
-    times = quant_us(context.gpu, op.dtype, rows, op.columns, facts.fixed_us, facts.row_ns)
-    return _split("quant", min(facts.fixed_us, context.gpu.constants.launch_us), times, op.count)
+    facts = context.facts.quant(op.dtype)
+    times = quant_us(context.gpu, op.dtype, rows, float(op.columns), facts)
+    return _split("quant", facts.floor_us, times, op.count)
+
+
+# ---- experts -------------------------------------------------------------------------------------------------------
 
 
 def _experts(context: PriceContext, op: Experts, phase: Phase) -> OpPrice:
     tokens = context.tokens(op.scope)
     rows, read = _rank_load(op.experts, op.topk, context.ep, tokens, phase, context.redundant, context.router_family)
     ways = context.tp // context.ep  # each expert is sharded over the GPUs that share it
-    constants = moe_constants(context.facts.name, context.gpu.generation, op.dtype)
+    facts = context.facts
     all_rows = np.asarray(tokens, dtype=np.float64) * op.topk
-    moved_rows = rows if context.facts.permutes_local_rows else all_rows
     times = experts_us(
-        context.gpu, constants, op.dtype, rows, read, op.hidden, -(-op.intermediate // ways), op.gated, moved_rows
+        context.gpu,
+        facts.moe,
+        op.dtype,
+        facts.expert_arithmetic,
+        rows,
+        read,
+        float(op.hidden),
+        float(-(-op.intermediate // ways)),
+        3.0 if op.gated else 2.0,
+        rows if facts.permutes_local_rows else all_rows,
     )
-    floor = constants.fixed_us
-    if op.fused:
+    times = np.maximum.accumulate(times)  # libraries take a smaller tile where rows an expert fall: never cheaper
+    floor = facts.moe.floor_us
+    if op.fused:  # gate and up, activation, quantisation and down in one kernel instead of four
         saved = min(floor, 3.0 * context.gpu.constants.launch_us)
         times, floor = times - saved, floor - saved
     return _split("experts", floor, times, op.count)
@@ -131,11 +148,18 @@ def _rank_load(
     return rows, read
 
 
+# ---- collectives ---------------------------------------------------------------------------------------------------
+
+
 def _collective(context: PriceContext, op: Collective) -> OpPrice:
-    """``m/B`` besides the launch floor, as inside a step (paper B.2); ``m`` by the ring volume of each collective."""
-    gpu = context.gpu
-    share = (op.gpus - 1) / op.gpus * (2.0 if op.op == "all_reduce" else 1.0)
-    moved = _grid(context, op.scope) * op.bytes_per_token * share
-    work = moved / (LINK_EFFICIENCY * gpu.link_bytes_per_s) * 1e6 * op.count
-    floor = max(gpu.constants.launch_us, gpu.constants.collective_us)
-    return OpPrice("collectives", floor * op.count, work)
+    """Launch and the kernel's own latency beyond it as floor, ``m/B`` as work (paper B.2)."""
+    launch = context.gpu.constants.launch_us
+    nodes = context.nodes if op.gpus == context.tp else 1
+    sizes = [tokens * op.bytes_per_token for tokens in context.tokens(op.scope)]
+    if op.op == "all_to_all":
+        exchange = [expert_exchange_us(context.platform, size, op.topk, op.gpus, nodes=nodes) for size in sizes]
+        return OpPrice("collectives", launch * op.count, np.array(exchange) * op.count)
+    law = collective_law(context.platform, op.op, op.gpus, variant=context.allreduce, nodes=nodes)
+    latency = law.uncharged_alpha_us(sizes[0], launch)
+    wire = np.maximum.accumulate(np.array([law.in_step_us(size) for size in sizes]))
+    return OpPrice("collectives", (launch + latency) * op.count, wire * op.count)

@@ -76,6 +76,7 @@ class Collective:
     bytes_per_token: float
     count: float
     scope: Scope = "rank"
+    topk: int = 1  # all_to_all: experts a token goes to
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,7 @@ class Build:
     layout: Layout
     precision: Precision
     kernels: Kernels
+    engine: str  # short name
     fusions: frozenset[str]
 
     @property

@@ -1,6 +1,7 @@
 """The operations of one step on one GPU, rebuilt from the model card and the layout."""
 
 from predictor.cards import ModelCard
+from predictor.kernels.engine_facts import engine_key
 from predictor.step.op_types import AttentionOp, Build, StepOp, StepOps
 from predictor.step.ops_attention import attention_kernel, attention_ops
 from predictor.step.ops_ffn import ffn_ops, head_ops
@@ -8,13 +9,13 @@ from predictor.types import Kernels, Layout, Precision
 
 
 def step_ops(
-    card: ModelCard, layout: Layout, precision: Precision, kernels: Kernels, fusions: frozenset[str]
+    card: ModelCard, layout: Layout, precision: Precision, kernels: Kernels, engine: str, fusions: frozenset[str]
 ) -> StepOps:
     """Operations of one forward pass on the busiest GPU; all pipeline stages together.
 
     ``fusions`` are those the engine applies without being asked; the deployment's own are added to them.
     """
-    build = Build(card, layout, precision, kernels, fusions | frozenset(kernels.fusions))
+    build = Build(card, layout, precision, kernels, engine_key(engine), fusions | frozenset(kernels.fusions))
     decode: list[StepOp] = []
     prefill: list[StepOp] = []
     attention: list[AttentionOp] = []

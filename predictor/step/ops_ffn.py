@@ -7,6 +7,7 @@ rank's rows travel there and back.
 """
 
 from predictor.cards import Ffn
+from predictor.expert_dispatch import moe_dispatch
 from predictor.step.op_types import (
     Build,
     Collective,
@@ -19,6 +20,7 @@ from predictor.step.op_types import (
     linear_ops,
     shard,
 )
+from predictor.types import Dtype
 
 SAMPLING_LAUNCHES = 4.0  # top-k/top-p filter, softmax, draw, token copy: vLLM and SGLang samplers
 DISPATCH_BYTES = {True: 1.0, False: 2.0}  # fp8 dispatch where experts run in low precision
@@ -74,27 +76,29 @@ def _moe(build: Build, ffn: Ffn, count: float) -> list[StepOp]:
     return ops
 
 
-def _uses_all_to_all(build: Build, ffn: Ffn) -> bool:
-    return bool(ffn.experts) and build.layout.ep > 1 and build.kernels.a2a != "none"
+def _all_to_all(build: Build, ffn: Ffn) -> bool:
+    return bool(ffn.experts) and moe_dispatch(build.engine, build.layout, build.kernels.a2a).style == "all_to_all"
 
 
 def _gather(build: Build, ffn: Ffn, count: float) -> list[StepOp]:
+    """What brings tokens to the block: an all-to-all of each rank's own, or a gather under attention DP."""
     layout, hidden = build.layout, build.card.hidden
-    if _uses_all_to_all(build, ffn):
-        sent = DISPATCH_BYTES[build.precision.expert is not build.bf16]
-        share = layout.attn_tp  # without attention DP each rank sends its slice of the replicated tokens
-        return [Collective("dispatch", "all_to_all", layout.ep, sent * hidden * ffn.topk / share, count)]
+    if _all_to_all(build, ffn):
+        sent = DISPATCH_BYTES[build.precision.expert is not Dtype.BF16]
+        # Without attention DP tokens are replicated: each rank sends its slice of them.
+        own = 1.0 / layout.attn_tp
+        return [Collective("dispatch", "all_to_all", layout.ep, sent * hidden * own, count, topk=ffn.topk)]
     if layout.attn_dp > 1:
         return [Collective("gather", "all_gather", layout.tp, 2.0 * hidden, count, "group")]
     return []
 
 
 def _combine(build: Build, ffn: Ffn, count: float) -> list[StepOp]:
+    """What brings results back: the way they came, or the all-reduce of TP."""
     layout, hidden = build.layout, build.card.hidden
-    if _uses_all_to_all(build, ffn):
-        ops: list[StepOp] = [
-            Collective("combine", "all_to_all", layout.ep, 2.0 * hidden * ffn.topk / layout.attn_tp, count)
-        ]
+    if _all_to_all(build, ffn):
+        own = 1.0 / layout.attn_tp
+        ops: list[StepOp] = [Collective("combine", "all_to_all", layout.ep, 2.0 * hidden * own, count, topk=ffn.topk)]
         if layout.attn_tp > 1:
             ops.append(Collective("ffn_gather", "all_gather", layout.attn_tp, 2.0 * hidden, count))
         return ops
