@@ -1,6 +1,7 @@
 """The safe baseline: the narrowest legal layout that fits, with the engine's own defaults for everything else."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from levers.catalog import BY_NAME
 from levers.context import LeverValue, SearchContext
@@ -10,34 +11,35 @@ from levers.space import Merged, Setting, canonical, defaults, to_deployment, wi
 from predictor.errors import Refusal
 from predictor.types import Deployment, Workload
 
-Fits = Callable[[Deployment, Workload, SearchContext], tuple[Reason, ...]]
+Fits = Callable[[Deployment, Workload], tuple[Reason, ...]]  # why a legal deployment does not fit; empty if it does
 
 # what the defaults of an engine may lack for a workload, and the setting that mends it
 REPAIRS: dict[str, dict[str, LeverValue]] = {"prompt_over_budget": {"chunk_size": 8192}}
 
 
-def find_baseline(context: SearchContext, fits: Fits = memory_fits) -> Merged:
+def find_baseline(context: SearchContext, fits: Fits | None = None) -> Merged:
     """The first layout, narrowest first, that is legal and fits; else the reasons of the widest layout tried.
 
     Where the weight format is open and the first checkpoint fits nowhere, the next one is tried.
     """
     start = defaults(context)
+    check = fits or partial(memory_fits, context=context)
     reasons: tuple[Reason, ...] = ()
     for weight in BY_NAME["weight_dtype"].values(context):
         for widths in layouts(context):
             changed = with_followers({"weight_dtype": weight, **widths}, start, context)
             setting = canonical(changed, context)
-            reasons = _reasons(setting, context, fits)
+            reasons = _reasons(setting, context, check)
             repair = _repair(reasons, context)
             if repair:
                 setting = setting.changed(repair)
-                reasons = _reasons(setting, context, fits)
+                reasons = _reasons(setting, context, check)
             if not reasons:
                 return Merged(setting)
     return Merged(None, reasons or (Reason("no_layout", "no layout is within the pins and the cluster"),))
 
 
-def baseline(context: SearchContext, fits: Fits = memory_fits) -> Setting:
+def baseline(context: SearchContext, fits: Fits | None = None) -> Setting:
     """The baseline; :class:`predictor.errors.Refusal` with the reasons where no layout is legal and fits."""
     found = find_baseline(context, fits)
     if found.setting is None:
@@ -51,7 +53,7 @@ def baseline(context: SearchContext, fits: Fits = memory_fits) -> Setting:
 
 def _reasons(setting: Setting, context: SearchContext, fits: Fits) -> tuple[Reason, ...]:
     launched = to_deployment(setting, context)
-    return illegal_reasons(*launched, context) or fits(*launched, context)
+    return illegal_reasons(*launched, context) or fits(*launched)
 
 
 def _repair(reasons: tuple[Reason, ...], context: SearchContext) -> dict[str, LeverValue]:

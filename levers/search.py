@@ -13,7 +13,7 @@ from itertools import combinations, islice, product
 from levers.baseline import Fits, baseline
 from levers.catalog import LEVERS
 from levers.context import SearchContext
-from levers.legality import illegal_reasons, memory_fits
+from levers.legality import illegal_reasons
 from levers.lever import show
 from levers.seeds import Changes, Seed, Skipped, legal_or_skipped
 from levers.space import Setting, canonical, merge, to_deployment, with_followers
@@ -72,7 +72,7 @@ class SeedSearch:
     ``ask`` returns None while a round still waits for scores and when the search is over; ``done`` tells them apart.
     """
 
-    def __init__(self, context: SearchContext, budget: int, fits: Fits = memory_fits) -> None:
+    def __init__(self, context: SearchContext, budget: int, fits: Fits | None = None) -> None:
         self.context = context
         self.budget = budget
         self.base = baseline(context, fits)

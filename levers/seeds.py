@@ -31,10 +31,11 @@ class Seed:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A seed that is not legal, with its reasons."""
+    """A seed that is not legal: what it would have changed, and its reasons."""
 
     name: str
     reasons: tuple[Reason, ...]
+    changes: tuple[tuple[str, LeverValue], ...]
 
 
 def seed_settings(
@@ -58,7 +59,7 @@ def legal_or_skipped(context: SearchContext, base: Setting, per_lever: int | Non
         name = " ".join(f"{lever}={show(value)}" for lever, value in changes.items())
         merged = merge(changes, base, context)
         if merged.setting is None:
-            yield Skipped(name, merged.reasons)
+            yield Skipped(name, merged.reasons, tuple(changes.items()))
             continue
         launched = to_deployment(merged.setting, context)
         if launched in seen:
@@ -66,7 +67,7 @@ def legal_or_skipped(context: SearchContext, base: Setting, per_lever: int | Non
         seen.add(launched)
         reasons = illegal_reasons(*launched, context)
         if reasons:
-            yield Skipped(name, reasons)
+            yield Skipped(name, reasons, tuple(changes.items()))
         else:
             yield Seed(name, merged.setting, tuple(merged.setting.differences(base).items()))
 

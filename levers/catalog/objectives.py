@@ -10,9 +10,10 @@ from enum import StrEnum
 
 from levers.reasons import Reason
 from predictor.errors import unknown_name
-from predictor.types import Prediction
+from predictor.types import Mode, Prediction
 
 GIB = 2.0**30
+COLLECTIVES = "collectives"  # the term of a step's breakdown
 
 
 class Direction(StrEnum):
@@ -89,13 +90,17 @@ def request_tok_s(prediction: Prediction) -> float | None:
 def communication_ms(
     named: str, terms: Callable[[Prediction], dict[str, float]]
 ) -> Callable[[Prediction], float | None]:
-    """Communication of a step: named, or the sum of the step's communication terms (``comm…``)."""
+    """Communication of a step: named, or the collectives of its breakdown.
+
+    A simulated step lists all its terms, so one without collectives has none; a measured step is not split that way.
+    """
 
     def read(prediction: Prediction) -> float | None:
         if named in prediction.extras:
             return prediction.extras[named]
-        parts = [value for term, value in terms(prediction).items() if term.startswith("comm")]
-        return sum(parts) if parts else None
+        parts = terms(prediction)
+        none = 0.0 if parts and prediction.mode is Mode.SIMULATE else None
+        return parts.get(COLLECTIVES, none)
 
     return read
 

@@ -25,7 +25,7 @@ PREDICTION = Prediction(
     max_concurrency=80,
     running=60.0,
     memory=MEMORY,
-    step_ms={"attention": 6.0, "experts": 8.0, "comm_allreduce": 2.0},
+    step_ms={"attention": 6.0, "experts": 8.0, "collectives": 2.0},
 )
 
 
@@ -73,6 +73,12 @@ def test_what_a_prediction_does_not_hold_is_said_and_not_guessed(name: str) -> N
     reason = objective(name).missing(PREDICTION)
     assert reason is not None
     assert name in reason.message
+
+
+def test_a_simulated_step_without_collectives_communicates_nothing() -> None:
+    alone = replace(PREDICTION, mode=Mode.SIMULATE, step_ms={"gemm": 5.0})
+    assert objective("comm_decode_ms").score(alone) == 0.0
+    assert objective("comm_decode_ms").score(replace(alone, mode=Mode.ANCHORED)) is None
 
 
 def test_a_simulation_must_name_its_request_rate() -> None:
