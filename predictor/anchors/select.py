@@ -72,8 +72,11 @@ def kernel_differences(anchor: Anchor, deployment: Deployment) -> tuple[str, ...
         ("graph_mode", signature.graph_mode, kernels.graph_mode),
         ("fusions", tuple(sorted(signature.fusions)), tuple(sorted(kernels.fusions))),
     )
-    return tuple(f"{field}: anchor {theirs or 'none'}, target {ours or 'none'}" for field, theirs, ours in pairs
-                 if theirs != ours)  # fmt: skip
+    return tuple(
+        f"{field}: anchor {theirs or 'none'}, target {ours or 'none'}"
+        for field, theirs, ours in pairs
+        if theirs != ours
+    )
 
 
 def assess(anchor: Anchor, deployment: Deployment, workload: Workload) -> Selection:

@@ -1,0 +1,32 @@
+# Two commands for newcomers: `make demo` and `make test`. Both need only Python 3.11+, git and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check clean
+
+demo: $(VENV)/.run
+	$(BIN)/inferasim tune --model Llama-3.1-8B --cluster MI355X:8 --engine sglang --isl 1024 --osl 1024 \
+	  --objective output_tok_s_per_gpu --slo 'tpot_ms<=10' --seed-only --ledger out/demo.db
+
+test: $(VENV)/.test
+	$(BIN)/pytest -q
+
+check: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+$(VENV)/.run: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/.test: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) out

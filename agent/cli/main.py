@@ -1,0 +1,79 @@
+"""Entry point: assembles the command groups and turns expected errors into one line and an exit code.
+
+Exit codes: 0 done; 1 nothing legal (a result); 2 bad input; 3 a dependency failed. ``--debug`` shows the traceback.
+Command modules import what they need inside the command, so that ``--help`` and ``predict`` answer at once.
+"""
+
+import sys
+from typing import cast
+
+import typer
+
+from agent.cli import anchors, catalogue, ledger, predict, tune
+
+app = typer.Typer(
+    name="inferasim",
+    help="Predict and tune LLM serving deployments on a CPU, from one short measurement a kernel set.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+predict.register(app)
+tune.register(app)
+anchors.register(app)
+ledger.register(app)
+catalogue.register(app)
+
+# The common base of all complaints about the command line.
+UsageError = cast(type[Exception], typer.BadParameter.__mro__[1])
+EXIT_BAD_INPUT = 2
+EXIT_DEPENDENCY = 3
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; always leaves by SystemExit."""
+    given = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in given
+    given = [argument for argument in given if argument != "--debug"]
+    try:
+        code = app(args=given, standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted", EXIT_INTERRUPTED)
+    except UsageError as error:
+        _fail(_usage(error, given), EXIT_BAD_INPUT)
+    except Exception as error:
+        if debug:
+            raise
+        _fail(*_explain(error))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage(error: Exception, given: list[str]) -> str:
+    """What is wrong with the command line: the option, the value it was given, what is legal."""
+    message: str = error.format_message()  # type: ignore[attr-defined]  # of click, which typer ships inside itself
+    parameter = getattr(error, "param", None)
+    for option in getattr(parameter, "opts", ()):
+        if option in given[:-1]:
+            value = given[len(given) - given[::-1].index(option)]  # the last one given is the one that counts
+            reason = message.split(": ", 1)[-1]
+            return f"{option.lstrip('-')} {value!r}: {reason}"
+    return message
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """The line and exit code of an expected error; a bug is named as one."""
+    from ledger.errors import LedgerError
+    from predictor.errors import InferaSimError
+
+    if isinstance(error, LedgerError):
+        return str(error), EXIT_BAD_INPUT
+    if isinstance(error, InferaSimError):
+        return str(error), EXIT_BAD_INPUT
+    return f"internal error ({type(error).__name__}: {error}); run again with --debug and report it", EXIT_DEPENDENCY
+
+
+def _fail(message: str, code: int) -> None:
+    print(" ".join(message.split()), file=sys.stderr)
+    sys.exit(code)

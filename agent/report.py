@@ -1,0 +1,113 @@
+"""Answers for people: the same figures as the JSON, as short tables."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from agent.cli.output import facts, note, table
+
+
+def show_prediction(answer: Mapping[str, Any], title: str = "Prediction") -> None:
+    """One prediction: figures, how they were made, memory and the step by term."""
+    facts(title, [*how(answer), *figures(answer)])
+    memory = answer["memory"]
+    gib = 2.0**30
+    facts(
+        "Memory of the busiest GPU, GiB",
+        [
+            (name.replace("_", " "), memory[f"{name}_bytes"] / gib)
+            for name in ("weights", "kv_pool", "state", "activation", "graph", "total", "hbm")
+        ],
+    )
+    steps = [(name, value) for name, value in answer["step_ms"].items() if value]
+    if steps:
+        facts("Decode step by term, ms", steps)
+    for flag in answer["flags"]:
+        note(f"note: {flag['message']}")
+
+
+def how(answer: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """How a prediction was made and how far it covers the target."""
+    source = answer["anchor"] or "kernel models, no anchor"
+    return [("predicted from", f"{source} ({answer['mode']}, {answer['coverage']})")]
+
+
+def figures(answer: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """The headline figures."""
+    return [
+        ("GPUs", answer["gpus"]),
+        ("output tok/s per GPU", answer["output_tok_s_per_gpu"]),
+        ("output tok/s", answer["output_tok_s"]),
+        ("total tok/s", answer["total_tok_s"]),
+        ("interactivity, tok/s/user", answer["interactivity_tok_s_user"]),
+        ("TTFT mean, ms", answer["ttft_ms"]["mean"]),
+        ("TPOT mean, ms", answer["tpot_ms"]["mean"]),
+        ("E2E mean, ms", answer["e2e_ms"]["mean"]),
+        ("requests running", answer["running"]),
+        ("requests the memory holds", answer["max_concurrency"]),
+    ]
+
+
+def show_tuning(answer: Mapping[str, Any], baseline: Mapping[str, Any] | None) -> None:
+    """The tuned deployment, why it won, what was refused, and where the ledger is."""
+    request, best, trials = answer["request"], answer["best"], answer["trials"]
+    asked = f"{request['model']} on {request['cluster']} with {request['engine']}: {request['objective']}"
+    bounds = ", ".join(request["slos"]) or "no bound"
+    if best is None:
+        facts("Nothing legal", [("asked", asked), ("bounds", bounds)])
+    else:
+        changed = _changed(best["levers"], baseline["levers"] if baseline else {})
+        facts(
+            "Tuned deployment",
+            [
+                (
+                    "asked",
+                    f"{asked}; {bounds}; {request['isl']} tokens in, {request['osl']} out, "
+                    f"{request['concurrency']} clients",
+                ),
+                ("best", f"{best['score']:.4g} {request['objective']} ({best['origin']}: {best['name']})"),
+                ("baseline", "" if baseline is None else _score(baseline)),
+                ("changed levers", ", ".join(changed) or "none: the baseline is best"),
+                *how(best["prediction"]),
+                *figures(best["prediction"]),
+            ],
+        )
+        for flag in best["prediction"]["flags"]:
+            note(f"note: {flag['message']}")
+        for command in best["launch"]:
+            facts("Launch", [(command["role"], command["command"])])
+        if answer["fusion_opportunities"]:
+            table(
+                "Fusions worth 2% of the step or more",
+                ["fusion", "replaces", "saves ms", "share of step"],
+                [
+                    [
+                        one["fusion"],
+                        one["replaces"],
+                        f"{one['saved_ms_low']:.3f}-{one['saved_ms_high']:.3f}",
+                        one["share_of_step"],
+                    ]
+                    for one in answer["fusion_opportunities"]
+                ],
+            )
+    if answer["reasons"]:
+        table("Why trials were refused", ["reason", "trials"], list(answer["reasons"].items()))
+    facts(
+        "Search",
+        [
+            ("trials", f"{trials['scored']} priced, {trials['legal']} legal, {trials['rejected']} refused"),
+            ("seconds", answer["wall_s"]),
+            ("ledger", f"{answer['ledger']}, search {answer['search_id']}"),
+        ],
+    )
+
+
+def _changed(levers: Mapping[str, Any], base: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={_plain(value)}" for name, value in levers.items() if base.get(name, value) != value]
+
+
+def _plain(value: object) -> str:
+    return "+".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _score(trial: Mapping[str, Any]) -> str:
+    return "refused" if trial["score"] is None else f"{trial['score']:.4g}"

@@ -1,0 +1,171 @@
+"""A tuning run from a typed request to an answer: look up, search, record, report."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from agent.anchor_files import load_anchors
+from agent.evaluate import Evaluator, fusion_json
+from agent.predict_request import prediction_json
+from agent.request import TuningRequest
+from agent.search import SearchResult, Trial, seed_search
+from ledger import InputFile, SearchEnd, SearchRecord, TrialRecord, open_ledger
+from levers.catalog import LEVERS
+from levers.objectives import objective
+from predictor.anchors.schema import Anchor
+from predictor.cards import EngineProfile, ModelCard, Platform
+from predictor.predict import Catalogue
+from predictor.version import __version__
+
+if TYPE_CHECKING:
+    from ledger.store import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a tuning run found and where it is recorded."""
+
+    search_id: int
+    ledger: str
+    request: TuningRequest
+    result: SearchResult
+    resumed: int  # trials an earlier, killed run of this search had recorded
+    wall_s: float
+
+    def as_json(self) -> dict[str, Any]:
+        """The stable keys of ``tune --json``."""
+        best = self.result.best
+        return {
+            "search_id": self.search_id,
+            "ledger": self.ledger,
+            "request": self.request.model_dump(mode="json"),
+            "best": None if best is None else best_json(best, self.request),
+            "trials": self.result.counts(),
+            "reasons": self.result.reasons(),
+            "fusion_opportunities": [] if best is None else [dict(fusion_json(one)) for one in best.judged.fusions],
+            "resumed_trials": self.resumed,
+            "wall_s": self.wall_s,
+        }
+
+
+def best_json(trial: Trial, request: TuningRequest) -> dict[str, Any]:
+    """The best trial: levers, figures, score, origin, how it was predicted and how to launch it."""
+    prediction = trial.judged.prediction
+    assert prediction is not None  # a legal trial was priced
+    return {
+        "index": trial.index,
+        "levers": dict(trial.levers),
+        "objective": request.objective,
+        "score": trial.judged.score,
+        "origin": trial.origin,
+        "name": trial.name,
+        "metrics": trial.judged.metrics(),
+        "prediction": prediction_json(prediction),
+        "launch": [],
+    }
+
+
+def default_ledger() -> str:
+    """``INFERASIM_LEDGER``, else a file in the user's data folder, which is made if it is not there."""
+    named = os.environ.get("INFERASIM_LEDGER")
+    if named:
+        return named
+    base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "inferasim"
+    base.mkdir(parents=True, exist_ok=True)
+    return str(base / "ledger.db")
+
+
+def tune(
+    request: TuningRequest,
+    *,
+    ledger_url: str | None = None,
+    anchors: str | None = None,
+    jobs: int = 1,
+    progress: Callable[[Trial], None] | None = None,
+) -> Outcome:
+    """Run the seed search of ``request``. Nothing is recorded before the whole request has proved sound."""
+    started = perf_counter()
+    slos = request.parsed_slos()
+    goal = objective(request.objective)
+    on_hand = load_anchors(anchors)
+    context = request.context(on_hand)
+    usable = tuple(one for one in on_hand if one.signature.model == context.card.name)
+    catalogue = Catalogue(context.card, context.platform, context.engine, usable)
+    evaluator = Evaluator(context, catalogue, goal, slos)
+    card = InputFile("model_card", context.card.name, record_text(context.card))
+    files = (
+        card,
+        InputFile("platform", context.platform.name, record_text(context.platform)),
+        InputFile("engine", context.engine.name, record_text(context.engine)),
+        *(InputFile("anchor", one.name, anchor_text(one)) for one in usable),
+    )
+    record = SearchRecord(
+        model=context.card.name,
+        cluster=request.cluster,
+        objective=request.objective,
+        request={
+            **request.model_dump(mode="json"),
+            "engine_version": context.engine_version,
+            "planner": "seed",
+            "platform_sha256": files[1].sha256,
+            "engine_sha256": files[2].sha256,
+        },
+        model_card_sha256=card.sha256,
+        catalogue_sha256=catalogue_sha256(),
+        code_version=__version__,
+        created_at=datetime.now(UTC),
+        anchor_sha256s=tuple(file.sha256 for file in files[3:]),
+    )
+    with open_ledger(ledger_url or default_ledger()) as book:
+        search_id, known = _begin(book, record, files)
+
+        def write(trial: TrialRecord) -> None:
+            if trial.index not in known:
+                book.add_trial(search_id, trial)
+
+        result = seed_search(evaluator, request.budget, write, jobs, progress)
+        wall_s = perf_counter() - started
+        book.finish_search(
+            search_id,
+            SearchEnd(
+                status="done" if result.best else "nothing_legal",
+                finished_at=datetime.now(UTC),
+                best_index=result.best.index if result.best else None,
+                summary={"trials": result.counts(), "reasons": result.reasons()},
+                costs={"wall_s": wall_s},
+            ),
+        )
+        return Outcome(search_id, book.label, request, result, len(known), wall_s)
+
+
+def catalogue_sha256() -> str:
+    """Identity of the lever catalogue: names, kinds, groups, what they set and their flags."""
+    entries = [
+        [one.number, one.name, one.kind, one.group, one.owner, one.field, [asdict(flag) for flag in one.flags]]
+        for one in LEVERS
+    ]
+    return sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
+
+
+def record_text(record: ModelCard | Platform | EngineProfile) -> str:
+    """A card, platform or profile as canonical JSON."""
+    return json.dumps(asdict(record), sort_keys=True, separators=(",", ":"))
+
+
+def anchor_text(anchor: Anchor) -> str:
+    """The canonical text an anchor's content hash is taken of."""
+    return json.dumps(anchor.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+
+def _begin(book: "Ledger", record: SearchRecord, files: tuple[InputFile, ...]) -> tuple[int, frozenset[int]]:
+    """Resume the newest unfinished search of exactly this input, or open a new one."""
+    unfinished = book.unfinished(record)
+    if unfinished is None:
+        return book.create_search(record, files), frozenset()
+    return unfinished.search_id, frozenset(book.resume_state(unfinished.search_id).trials)

@@ -1,0 +1,5 @@
+"""``python -m inferasim``."""
+
+from agent.cli.main import main
+
+main()

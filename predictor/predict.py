@@ -1,0 +1,156 @@
+"""The one entry of the core: a deployment and a workload in, a prediction out.
+
+``predict`` checks the request, sizes memory, chooses the step model (anchored where an anchor applies, simulated
+otherwise), runs the closed form and says how all of that was done. It is pure: cards and anchors are handed in.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from predictor import analytic
+from predictor.anchors.schema import Anchor
+from predictor.anchors.select import Selection, assess, select_anchor
+from predictor.cards import EngineProfile, ModelCard, Platform
+from predictor.engines import Settings, effective_settings
+from predictor.errors import AnchorRefused, DoesNotFit
+from predictor.memory import max_concurrency, memory
+from predictor.step.build import PricedStep, anchored_step
+from predictor.structure import check_deployment, check_workload
+from predictor.types import (
+    Coverage,
+    Deployment,
+    Distribution,
+    Flag,
+    MemoryBreakdown,
+    Mode,
+    Prediction,
+    Workload,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """The records one prediction reads: the model's card, the GPU's platform, the engine's profile, anchors on hand."""
+
+    card: ModelCard
+    platform: Platform
+    profile: EngineProfile
+    anchors: tuple[Anchor, ...] = ()
+
+
+def predict(
+    deployment: Deployment,
+    workload: Workload,
+    catalogue: Catalogue,
+    *,
+    mode: Mode | None = None,
+    anchor: Anchor | None = None,
+) -> Prediction:
+    """Predict ``deployment`` under ``workload``.
+
+    ``mode`` None takes an anchor when one applies and kernel models otherwise; ``Mode.ANCHORED`` refuses to fall back;
+    ``anchor`` forces that one. Raises BadInput, AnchorRefused or DoesNotFit.
+    """
+    check_workload(workload, catalogue.card)
+    check_deployment(deployment, catalogue.card)
+    settings = effective_settings(
+        catalogue.profile, deployment.engine_version, catalogue.platform, catalogue.card, deployment
+    )
+    breakdown = memory(catalogue.card, catalogue.platform, deployment, settings)
+    tokens_per_request = workload.isl_tokens + workload.osl_tokens
+    capacity = max_concurrency(breakdown, tokens_per_request, deployment.layout)
+    if capacity < 1:
+        raise DoesNotFit(
+            f"{deployment.model} at {deployment.layout.label()} on {deployment.gpu}: the KV pool holds "
+            f"{breakdown.kv_pool_tokens} tokens and one request needs {tokens_per_request}"
+        )
+    step, selection, flags = _step(deployment, workload, catalogue, settings, mode, anchor)
+    return _assemble(deployment, workload, settings, breakdown, capacity, step, selection, flags)
+
+
+def _step(
+    deployment: Deployment,
+    workload: Workload,
+    catalogue: Catalogue,
+    settings: Settings,
+    mode: Mode | None,
+    anchor: Anchor | None,
+) -> tuple[PricedStep, Selection | None, tuple[Flag, ...]]:
+    """The step model with how it came about."""
+    selection: Selection | None = None
+    refused: Sequence[str] = ()
+    if anchor is not None:
+        selection = assess(anchor, deployment, workload)
+    elif mode is not Mode.SIMULATE:
+        selection, refused = select_anchor(catalogue.anchors, deployment, workload)
+    if selection is not None:
+        step = anchored_step(
+            selection.anchor, deployment, workload, catalogue.card, catalogue.platform, catalogue.profile, settings
+        )
+        flags = (*selection.flags, *step.flags)
+        if selection.coverage is Coverage.PROJECTED:
+            flags = (Flag("projected", "no anchor covers this target: for ranking only"), *flags)
+        return step, selection, flags
+    if mode is Mode.ANCHORED:
+        why = "; ".join(refused[:3]) if refused else "there is none"
+        raise AnchorRefused(f"no anchor for {deployment.model} on {deployment.gpu} with {deployment.engine}: {why}")
+    from predictor.step.build_simulated import simulated_step  # kernel models load only where they are needed
+
+    step = simulated_step(deployment, workload, catalogue.card, catalogue.platform, catalogue.profile, settings)
+    return step, None, (Flag("simulated", "no anchor was used: for ranking within one engine only"), *step.flags)
+
+
+def _assemble(
+    deployment: Deployment,
+    workload: Workload,
+    settings: Settings,
+    breakdown: MemoryBreakdown,
+    capacity: int,
+    step: PricedStep,
+    selection: Selection | None,
+    flags: tuple[Flag, ...],
+) -> Prediction:
+    """Run the closed form on one replica and add the replicas up."""
+    layout = deployment.layout
+    clients = workload.concurrency / deployment.replicas
+    running_cap = settings.max_running * layout.attn_dp  # an engine caps each attention-DP rank
+    cap = min(running_cap, capacity)
+    if clients > cap:
+        limit = "the KV pool" if capacity < running_cap else "the running cap"
+        flags = (*flags, Flag("queued", f"{clients:.0f} clients a replica, {cap} run at once ({limit})"))
+    loop = analytic.closed_loop(
+        step.model,
+        workload,
+        clients / layout.attn_dp,
+        analytic.Limits(max(1.0, cap / layout.attn_dp), settings.chunk_size, layout.pp, step.hop_ms),
+        step.host_ms,
+    )
+    requests_per_s = loop.requests_per_s * layout.attn_dp * deployment.replicas
+    osl = analytic.mean_length(workload.osl_tokens, workload.length_range_frac)
+    isl = analytic.mean_length(workload.isl_tokens, workload.length_range_frac)
+    return Prediction(
+        mode=Mode.SIMULATE if selection is None else Mode.ANCHORED,
+        anchor=selection.anchor.name if selection else None,
+        coverage=selection.coverage if selection else Coverage.NONE,
+        flags=flags,
+        gpus=deployment.gpus,
+        ttft_ms=Distribution(loop.ttft_ms),
+        tpot_ms=Distribution(loop.tpot_ms),
+        itl_ms=Distribution(loop.tpot_ms * step.model.tokens_per_step),
+        e2e_ms=Distribution(loop.e2e_ms),
+        output_tok_s=requests_per_s * osl,
+        total_tok_s=requests_per_s * (osl + isl),
+        max_concurrency=capacity * deployment.replicas,
+        running=loop.running * layout.attn_dp * deployment.replicas,
+        memory=breakdown,
+        step_ms=step.breakdown_ms,
+        prefill_step_ms=step.prefill_breakdown_ms,
+        extras={
+            "decode_step_ms": loop.decode_step_ms,
+            "mixed_step_ms": loop.mixed_step_ms,
+            "mixed_step_frac": loop.mixed_step_frac,
+            "tpot_pollution": loop.tpot_ms * step.model.tokens_per_step / loop.decode_step_ms,
+            "host_ms": step.host_ms,
+            "tokens_per_step": step.model.tokens_per_step,
+        },
+    )

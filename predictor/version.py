@@ -1,0 +1,3 @@
+"""The release, in one place: the build reads it, the ledger records it."""
+
+__version__ = "0.1.0"
