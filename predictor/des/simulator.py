@@ -11,16 +11,18 @@ from predictor.des.recorder import Recorder
 from predictor.des.replica import RunReplica
 from predictor.des.request import PrefixCache, Request
 from predictor.des.rules import SchedulerRules
+from predictor.des.schedule import RunLog, cached_schedule, clockless, price, schedule, warm_requests
 from predictor.des.stepwise import StepRecorder, StepReplica, StepScheduler
 from predictor.errors import BadInput
 from predictor.step.model import StepModel
-from predictor.types import Arrival, StartMode, Workload
+from predictor.types import Arrival, Workload
 
 
 class TimeEngine(StrEnum):
-    """How simulated time advances; all three give the same result."""
+    """How simulated time advances; all give the same result."""
 
     RUNS = "runs"  # closed form between events
+    TIMED_RUNS = "timed_runs"  # the same, on the simulation's clock even where nothing reads it
     LEAN = "lean"  # the same, one step at a time
     STEPWISE = "stepwise"  # the reference: every running request at every step
 
@@ -33,15 +35,28 @@ class FirstReplica:
         return 0
 
 
-def _warm_requests(workload: Workload) -> int:
-    """Requests of the first wave, which a warmed-up measurement leaves out."""
-    if workload.arrival is not Arrival.CLOSED or workload.start is not StartMode.WARM:
-        return 0
-    if workload.requests_per_client < 2:
-        raise BadInput(
-            "requests_per_client is 1, must be at least 2 with start 'warm', which leaves the first wave out"
-        )
-    return workload.concurrency
+def _log(
+    tokens_per_step: float,
+    workload: Workload,
+    rules: SchedulerRules,
+    kv_blocks: int,
+    prefix_cache: PrefixCache | None,
+    host: HostTimes,
+    seed: int,
+) -> RunLog:
+    """The schedule; remembered unless a prefix cache, which the simulation changes, is part of it."""
+    poll = host.poll_interval_steps
+    if prefix_cache is None:
+        return cached_schedule(workload, rules, kv_blocks, tokens_per_step, poll, seed)
+    return schedule(
+        workload,
+        rules,
+        kv_blocks=kv_blocks,
+        tokens_per_step=tokens_per_step,
+        poll_interval_steps=poll,
+        prefix_cache=prefix_cache,
+        seed=seed,
+    )
 
 
 def simulate(
@@ -58,14 +73,18 @@ def simulate(
     """Simulate one replica under a workload.
 
     ``kv_blocks`` is the KV pool in blocks of ``scheduler.block_tokens``. The same arguments give the same result to the
-    last bit. Raises :class:`predictor.errors.DoesNotFit` for a request the pool or the step budget can never hold.
+    last bit. A closed loop that never reads the clock is scheduled once and priced (:mod:`predictor.des.schedule`).
+    Raises :class:`predictor.errors.DoesNotFit` for a request the pool or the step budget can never hold.
     """
     kind = TimeEngine(engine)
     if workload.arrival is Arrival.TRACE:
         raise BadInput("workload.arrival is 'trace': give the trace's requests, a Workload describes synthetic traffic")
+    if kind is TimeEngine.RUNS and clockless(workload):
+        log = _log(step_model.tokens_per_step, workload, scheduler, kv_blocks, prefix_cache, host, seed)
+        return price(log, step_model, host)
     prices = TickPrices(step_model)
     source = source_for(workload, step_model, prices, seed)
-    warm = _warm_requests(workload)
+    warm = warm_requests(workload)
     stall = prices.clock.ticks(host.first_wave_stall_ms)
     options = {"grow": prices.grow, "unit": prices.context_units}
     if kind is TimeEngine.STEPWISE:

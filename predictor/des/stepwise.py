@@ -20,6 +20,20 @@ from predictor.des.rules import Admission, QueuePolicy, SchedulerRules, Victim
 class Live:
     """A request inside the reference engine."""
 
+    __slots__ = (
+        "blocks",
+        "computed",
+        "context_units",
+        "decoding",
+        "ended",
+        "generated",
+        "last_token",
+        "produced_units",
+        "request",
+        "target",
+        "to_produce_units",
+    )
+
     def __init__(self, request: Request) -> None:
         self.request = request
         self.target = request.prompt_tokens  # tokens to prefill before it can decode
@@ -28,6 +42,7 @@ class Live:
         self.decoding = False
         self.context_units = 0  # what its next decode step reads
         self.produced_units = 0  # output since it began to decode
+        self.to_produce_units = 0  # output it needs from then on
         self.blocks: list[int] = []
         self.last_token = -1
         self.ended = False
@@ -67,6 +82,8 @@ class StepScheduler:
         self.load = 0
         self._recorder = recorder
         self._grow, self._unit = grow, unit
+        self._block, self._draft = rules.block_tokens, rules.draft_tokens
+        self._reserves = rules.admission is Admission.RESERVE_MAX_OUTPUT
         self._cache = prefix_cache
         self._poll = poll_interval_steps
         self._steps_since_poll = 0
@@ -84,7 +101,7 @@ class StepScheduler:
     # Blocks
 
     def _blocks_for(self, tokens: int) -> int:
-        return (tokens + self.rules.block_tokens - 1) // self.rules.block_tokens
+        return (tokens + self._block - 1) // self._block
 
     def _take(self, live: Live, count: int) -> None:
         while len(live.blocks) < count:
@@ -92,9 +109,9 @@ class StepScheduler:
 
     def _decode_blocks(self, live: Live) -> int:
         """Blocks a decoder must hold in its next step."""
-        if self.rules.admission is Admission.RESERVE_MAX_OUTPUT:
+        if self._reserves:
             return len(live.blocks)
-        return self._blocks_for(live.context_units // self._unit + self.rules.draft_tokens)
+        return (live.context_units // self._unit + self._draft + self._block - 1) // self._block
 
     def _release(self, live: Live) -> None:
         self.free_blocks.extend(live.blocks)
@@ -142,37 +159,46 @@ class StepScheduler:
                     self.waiting.append(entry[1])
 
     def _plan_mixed(self, now: int) -> None:
-        before = self.preemptions
-        evicted = 0
-        for live in [live for live in self.running if live.decoding]:
-            if live not in self.running:
+        evicted = False
+        decoders = 0
+        index = 0
+        while index < len(self.running):  # preemption pops the tail, which may be the request looked at
+            live = self.running[index]
+            index += 1
+            if not live.decoding:
                 continue
-            while self._decode_blocks(live) - len(live.blocks) > len(self.free_blocks):
-                evicted += 1
+            need = self._decode_blocks(live)
+            while need - len(live.blocks) > len(self.free_blocks):
+                evicted = True
                 victim = self.running[-1]
+                decoders -= victim.decoding
                 self._preempt(victim)
                 if victim is live:
                     break
-            if live in self.running:
-                self._take(live, self._decode_blocks(live))
-        budget = self.rules.token_budget - self.rules.row_tokens * sum(live.decoding for live in self.running)
-        for live in [live for live in self.running if not live.decoding]:
-            if live not in self.running:
+            else:
+                self._take(live, need)
+            decoders += 1
+        budget = self.rules.token_budget - self.rules.row_tokens * decoders
+        index = 0
+        while index < len(self.running) and decoders < len(self.running):
+            live = self.running[index]
+            index += 1
+            if live.decoding:
                 continue
             tokens, budget = self._chunk(live, budget)
             if tokens == 0:
                 continue
             need = self._blocks_for(live.computed + tokens)
             while need - len(live.blocks) > len(self.free_blocks):
-                evicted += 1
+                evicted = True
                 victim = self.running[-1]
                 self._preempt(victim)
                 if victim is live:
                     break
-            if live in self.running:
+            else:
                 self._take(live, need)
                 self.chunks.append((live, tokens, live.computed))
-        if self.preemptions == before and evicted == 0:
+        if not evicted:
             self._admit(now, budget)
         self.rows = [live for live in self.running if live.decoding]
 
@@ -361,9 +387,10 @@ class StepScheduler:
         """Give every row its token; returns the requests that got their last one."""
         finished: list[Request] = []
         self._steps_since_poll = 0 if self.chunks else self._steps_since_poll + 1
-        for live in [live for live in self.running if live.ended]:
-            self._release(live)
-            self._shrunk = True
+        if self.rules.overlap_depth:
+            for live in [live for live in self.running if live.ended]:
+                self._release(live)
+                self._shrunk = True
         for live in self.rows:
             if live.ended:
                 continue
@@ -371,7 +398,7 @@ class StepScheduler:
             live.produced_units += self._grow
             self._recorder.token_gap(now - live.last_token)
             live.last_token = now
-            if live.produced_units >= (live.request.output_tokens - live.generated) * self._unit:
+            if live.produced_units >= live.to_produce_units:
                 self._end(live, now, finished)
         for live, tokens, before in self.chunks:
             live.computed = before + tokens
@@ -392,6 +419,7 @@ class StepScheduler:
                 live.decoding = True
                 live.context_units = (live.target + 1) * self._unit
                 live.produced_units = 0
+                live.to_produce_units = (live.request.output_tokens - live.generated) * self._unit
         self.load -= len(finished)
         return finished
 
@@ -476,7 +504,7 @@ class StepReplica:
         self._recorder.preempted(scheduler.preemptions - before)
         duration = self._price() + self._stall
         self._stall = 0
-        decoding = sum(live.decoding for live in scheduler.running)
+        decoding = sum([live.decoding for live in scheduler.running])
         rows = len([live for live in scheduler.rows if not live.ended])
         self._recorder.step(duration, decoding, rows, bool(scheduler.chunks))
         self._busy = True
@@ -486,7 +514,7 @@ class StepReplica:
     def _price(self) -> int:
         scheduler, prices = self.scheduler, self._prices
         rows, chunks = scheduler.rows, scheduler.chunks
-        duration = prices.decode(len(rows), sum(live.context_units for live in rows)) if rows else 0
+        duration = prices.decode(len(rows), sum([live.context_units for live in rows])) if rows else 0
         if chunks:
             tokens = sum(tokens for _, tokens, _ in chunks)
             area = sum((before + tokens) ** 2 - before**2 for _, tokens, before in chunks)
