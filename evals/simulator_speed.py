@@ -1,9 +1,9 @@
 """How fast the simulator is, and that its fast engine of time equals the plain one.
 
-Closed loops of 10·C requests on one vLLM-like replica under the step model of gpt-oss-120b on one H200 (graph staircase
-and sliding-window kinks). *stepwise* is the plain loop that touches every running request at every step, *lean* the best
-loop without runs, *fast* what ``simulate`` does by default; each includes mean, p50, p90 and p99 of all latencies.
-Times are the best of several repetitions; nothing is remembered between them.
+Closed loops of 10·C requests on one vLLM-like replica under the step model of gpt-oss-120b on one H200 (graph
+staircase and sliding-window kinks). *stepwise* is the plain loop that touches every running request at every step,
+*lean* the best loop without runs, *fast* what ``simulate`` does by default; each includes mean, p50, p90 and p99 of all
+latencies. Times are the best of several repetitions; nothing is remembered between them.
 """
 
 import argparse
@@ -18,10 +18,10 @@ from predictor.des.metrics import SimulationResult
 from predictor.des.schedule import cached_schedule, price
 from predictor.des.schedulers import scheduler_rules
 from predictor.des.simulator import simulate
-from predictor.graph_sizes import vllm_capture_sizes
-from predictor.profiles.loader import model_card, platform
+from predictor.engines import effective_settings
+from predictor.profiles.loader import engine_profile, model_card, platform
 from predictor.step.model import StepModel
-from predictor.step.simulate import StepSettings, simulate_step_model
+from predictor.step.simulate import simulate_step_model
 from predictor.types import Deployment, SchedulerSettings, Workload
 
 CASES = ((1024, 1024, 16), (1024, 1024, 64), (1024, 1024, 256), (1024, 1024, 1024), (8192, 1024, 64))
@@ -33,9 +33,10 @@ SPREAD = 0.5  # random lengths are uniform on nominal ± half
 @lru_cache(maxsize=1)
 def real_model() -> StepModel:
     """gpt-oss-120b on one H200 under vLLM, simulate mode."""
-    deployment = Deployment(model="gpt-oss-120b", gpu="H200", engine="vLLM")
-    settings = StepSettings(capture_sizes=vllm_capture_sizes(1024, 8192, 1, None, False))
-    return simulate_step_model(model_card("gpt-oss-120b"), platform("H200"), deployment, settings)
+    card, gpu = model_card("gpt-oss-120b"), platform("H200")
+    deployment = Deployment(model=card.name, gpu=gpu.name, engine="vLLM")
+    settings = effective_settings(engine_profile("vLLM"), "", gpu, card, deployment)
+    return simulate_step_model(card, gpu, deployment, settings)
 
 
 def metrics(result: SimulationResult) -> dict[str, float]:

@@ -1,9 +1,10 @@
 """Simulated time as integer ticks, and step prices in ticks.
 
-A float clock loses up to 1e-8 of a latency on long runs, because TTFT is a small difference of large times. Ticks of
-1e-18 s are Python integers: sums are exact, ties are ties, and the order of additions does not matter. Coefficients of
-the step model are rounded to ticks once (a slope of 17 ns a token by 3e-11). With speculation a step adds a fractional
-number of tokens, so context is counted in 2^-20 tokens and a tick is finer by the same factor.
+A float clock loses up to 1e-8 of a latency on long runs, because TTFT is a small difference of large times. Ticks are
+Python integers: sums are exact, ties are ties, and the order of additions does not matter. Coefficients of the step
+model are rounded to ticks once, so a tick is 1e-21 s: that keeps 1e-9 of the smallest, the quadratic prefill term of
+some 1e-9 ms a token squared. With speculation a step adds a fractional number of tokens, so context is counted in 2^-20
+tokens and a tick is finer by the same factor.
 """
 
 from fractions import Fraction
@@ -12,7 +13,7 @@ from math import ceil
 from predictor.errors import BadInput
 from predictor.step.model import INFINITE_CONTEXT, StepModel
 
-TICKS_PER_MS = 10**15
+TICKS_PER_MS = 10**18
 CONTEXT_FRACTION = 1 << 20  # context units a token when tokens a step is not a whole number
 
 Piece = tuple[int, int, int | None]  # intercept ticks, slope ticks a context unit, context unit where the piece ends
