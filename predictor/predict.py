@@ -5,18 +5,21 @@ otherwise), runs the closed form and says how all of that was done. It is pure: 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from predictor import analytic
+from predictor.analytic_split import SplitPools, split_loop
 from predictor.anchors.schema import Anchor
 from predictor.anchors.select import Selection, assess, select_anchor
 from predictor.cards import EngineProfile, ModelCard, Platform
+from predictor.disagg import handoff_backend, handoff_ms, split_host_time
 from predictor.engines import Settings, effective_settings
-from predictor.errors import AnchorRefused, DoesNotFit
+from predictor.errors import AnchorRefused, BadInput, DoesNotFit
 from predictor.memory import max_concurrency, memory
 from predictor.step.build import PricedStep, anchored_step
 from predictor.structure import check_deployment, check_workload
 from predictor.types import (
+    Arrival,
     Coverage,
     Deployment,
     Distribution,
@@ -52,6 +55,8 @@ def predict(
     ``anchor`` forces that one. Raises BadInput, AnchorRefused or DoesNotFit.
     """
     check_workload(workload, catalogue.card)
+    if workload.arrival is not Arrival.CLOSED:
+        raise BadInput(f"arrival {workload.arrival}: the closed form covers closed loops only; simulate open arrivals")
     check_deployment(deployment, catalogue.card)
     settings = effective_settings(
         catalogue.profile, deployment.engine_version, catalogue.platform, catalogue.card, deployment
@@ -65,7 +70,32 @@ def predict(
             f"{breakdown.kv_pool_tokens} tokens and one request needs {tokens_per_request}"
         )
     step, selection, flags = _step(deployment, workload, catalogue, settings, mode, anchor)
-    return _assemble(deployment, workload, settings, breakdown, capacity, step, selection, flags)
+    split = split_pools(deployment, workload, catalogue, step)
+    return _assemble(deployment, workload, settings, breakdown, capacity, step, split, selection, flags)
+
+
+def split_pools(
+    deployment: Deployment, workload: Workload, catalogue: Catalogue, step: PricedStep
+) -> SplitPools | None:
+    """The two pools of a disaggregated deployment, None for a colocated one. Raises DoesNotFit for the prefill pool."""
+    pool = deployment.prefill
+    if pool is None:
+        return None
+    card, platform = catalogue.card, catalogue.platform
+    settings = effective_settings(catalogue.profile, deployment.engine_version, platform, card, deployment, "prefill")
+    held = memory(card, platform, deployment, settings, pool="prefill")
+    host = split_host_time(step.host_ms)
+    backend = handoff_backend(platform, pool.handoff)
+    return SplitPools(
+        prefill_replicas=pool.replicas,
+        decode_replicas=deployment.replicas,
+        decode_ranks=deployment.layout.attn_dp,
+        max_running=1.0,  # set by whoever knows the decode pool's cap
+        prefill_tokens_per_step=settings.chunk_size * pool.layout.attn_dp,
+        handoff_ms=handoff_ms(backend, held.kv_bytes_per_token * workload.isl_tokens, card.layers),
+        serial_host_ms=host.serial_ms,
+        latency_host_ms=host.latency_ms,
+    )
 
 
 def _step(
@@ -107,25 +137,31 @@ def _assemble(
     breakdown: MemoryBreakdown,
     capacity: int,
     step: PricedStep,
+    split: SplitPools | None,
     selection: Selection | None,
     flags: tuple[Flag, ...],
 ) -> Prediction:
-    """Run the closed form on one replica and add the replicas up."""
+    """Run the closed form of one replica, or of both pools, and add the replicas up."""
     layout = deployment.layout
-    clients = workload.concurrency / deployment.replicas
+    load = workload.concurrency / deployment.replicas
     running_cap = settings.max_running * layout.attn_dp  # an engine caps each attention-DP rank
     cap = min(running_cap, capacity)
-    if clients > cap:
+    if load > cap:
         limit = "the KV pool" if capacity < running_cap else "the running cap"
-        flags = (*flags, Flag("queued", f"{clients:.0f} clients a replica, {cap} run at once ({limit})"))
-    loop = analytic.closed_loop(
-        step.model,
-        workload,
-        clients / layout.attn_dp,
-        analytic.Limits(max(1.0, cap / layout.attn_dp), settings.chunk_size, layout.pp, step.hop_ms),
-        step.host_ms,
-    )
-    requests_per_s = loop.requests_per_s * layout.attn_dp * deployment.replicas
+        flags = (*flags, Flag("queued", f"{load:.0f} clients a replica, {cap} run at once ({limit})"))
+    if split is not None:
+        loop = split_loop(step.model, workload, workload.concurrency, replace(split, max_running=cap))
+        requests_per_s, running = loop.requests_per_s, loop.running
+    else:
+        loop = analytic.closed_loop(
+            step.model,
+            workload,
+            load / layout.attn_dp,
+            analytic.Limits(max(1.0, cap / layout.attn_dp), settings.chunk_size, layout.pp, step.hop_ms),
+            step.host_ms,
+        )
+        ranks = layout.attn_dp * deployment.replicas
+        requests_per_s, running = loop.requests_per_s * ranks, loop.running * ranks
     osl = analytic.mean_length(workload.osl_tokens, workload.length_range_frac)
     isl = analytic.mean_length(workload.isl_tokens, workload.length_range_frac)
     return Prediction(
@@ -141,7 +177,7 @@ def _assemble(
         output_tok_s=requests_per_s * osl,
         total_tok_s=requests_per_s * (osl + isl),
         max_concurrency=capacity * deployment.replicas,
-        running=loop.running * layout.attn_dp * deployment.replicas,
+        running=running,
         memory=breakdown,
         step_ms=step.breakdown_ms,
         prefill_step_ms=step.prefill_breakdown_ms,

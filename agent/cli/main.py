@@ -77,3 +77,7 @@ def _explain(error: Exception) -> tuple[str, int]:
 def _fail(message: str, code: int) -> None:
     print(" ".join(message.split()), file=sys.stderr)
     sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

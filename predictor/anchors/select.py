@@ -115,6 +115,8 @@ def assess(anchor: Anchor, deployment: Deployment, workload: Workload) -> Select
             covered = False
     if layout.pp > 1:
         flags.append(Flag("pipeline_restored", f"{layout.pp} stages restored from a one-stage anchor"))
+    if deployment.prefill is not None:
+        flags.append(Flag("split_restored", "prefill and decode pools restored from a colocated anchor"))
     load = workload.concurrency / max(1, deployment.replicas)
     per_rank = load / layout.attn_dp * signature.attn_dp
     if not anchor.min_batch / LOAD_FACTOR <= per_rank <= anchor.max_batch * LOAD_FACTOR:

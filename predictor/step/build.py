@@ -86,9 +86,53 @@ def anchored_step(
     """Move an anchor to a deployment's layout, context, kernels and stages."""
     layout = replace(deployment.layout, pp=1, nodes=1)
     sweep = anchor.sweep_for(workload.isl_tokens)
+    source = kernel_context(anchor, sweep, card, platform, profile)
+    target = replace(source, layout=layout)
+    curve = move_decode(measured_curve(anchor, sweep), source, target)
+    prefill_side = replace(source, layout=deployment.prefill.layout if deployment.prefill else layout)
+    prefill = move_prefill(prefill_curve(anchor), source, prefill_side)
+    drafted = Speculation(anchor.signature.spec_method, anchor.signature.spec_depth)
+    flags: tuple[Flag, ...] = ()
+    tokens_per_step = anchor.tokens_per_step
+    if kernel_differences(anchor, deployment) or drafted != deployment.speculation:
+        # kernel models load only where they are needed
+        from predictor.step.build_simulated import accepted_tokens, move_kernels
+
+        curve, prefill = move_kernels(curve, prefill, anchor, deployment, card, platform, settings)
+        if drafted != deployment.speculation:
+            # The anchor's own acceptance stays; only the change of depth or method is taken from published curves.
+            target_length, flags = accepted_tokens(card, deployment.speculation)
+            tokens_per_step *= target_length / accepted_tokens(card, drafted)[0]
+    batch = rank_batch(workload, deployment)
+    running = workload.concurrency / deployment.replicas
+    terms = pipeline_terms(profile, platform, card, deployment.layout, batch, running)
+    model = AnchoredStepModel(
+        curve=curve,
+        context_slope_ms=moved_slope_ms(anchor, sweep, source, target, batch),
+        prefill=prefill,
+        capture_sizes=anchor.signature.capture_sizes or settings.capture_sizes,
+        tokens_per_step=tokens_per_step,
+        pipeline=terms,
+        ranks=layout.attn_dp,
+    )
+    context = batch * (workload.isl_tokens + workload.osl_tokens / 2.0)
+    return PricedStep(
+        model=model,
+        hop_ms=terms.hops_ms if terms else 0.0,
+        host_ms=anchor.host.per_request_ms + anchor.host.per_prompt_token_us * workload.isl_tokens / 1000.0,
+        breakdown_ms=anchored_breakdown(model, target, batch, context),
+        prefill_breakdown_ms={"fixed": prefill.fixed_ms, "prompt": prefill.chunk_ms(workload.isl_tokens)},
+        flags=(*flags, *(terms.costs.flags if terms else ())),
+    )
+
+
+def kernel_context(
+    anchor: Anchor, sweep: DecodeSweep, card: ModelCard, platform: Platform, profile: EngineProfile
+) -> KernelContext:
+    """What the transfer laws need to know of the anchor's side."""
     signature = anchor.signature
     depth = signature.spec_depth if signature.spec_method != "none" else 0
-    source = KernelContext(
+    return KernelContext(
         card,
         platform,
         signature.layout,
@@ -98,73 +142,55 @@ def anchored_step(
         depth,
         anchor.tokens_per_step,
     )
-    target = replace(source, layout=layout)
-    measured = DecodeCurve(
+
+
+def measured_curve(anchor: Anchor, sweep: DecodeSweep) -> DecodeCurve:
+    """The sweep as measured. Above its last batch one more request costs what one more prompt token does, on top of
+    its cache and experts, which the laws add."""
+    return DecodeCurve(
         tuple(point.batch for point in sweep.points),
         tuple(point.step_ms for point in sweep.points),
         sweep.context_tokens,
-        # Above the ladder one more request costs what one more prompt token does, on top of its cache and experts.
         anchor.prefill.per_token_ms,
     )
-    curve = move_decode(measured, source, target)
-    prefill = move_prefill(prefill_curve(anchor), source, target)
-    flags: list[Flag] = []
-    tokens_per_step = anchor.tokens_per_step
-    drafted = Speculation(signature.spec_method, signature.spec_depth)
-    if kernel_differences(anchor, deployment) or drafted != deployment.speculation:
-        # kernel models load only where they are needed
-        from predictor.step.build_simulated import move_kernels
-        from predictor.step.build_simulated import tokens_per_step as accepted
 
-        curve, prefill = move_kernels(curve, prefill, anchor, deployment, card, platform, settings)
-        if drafted != deployment.speculation:
-            # The anchor's own acceptance stays; only the change of depth or method is taken from published curves.
-            (target_length, acceptance_flags), (own_length, _) = (
-                accepted(card, one) for one in (deployment.speculation, drafted)
-            )
-            tokens_per_step *= target_length / own_length
-            flags += acceptance_flags
-    batch = rank_batch(workload, deployment)
-    slope = context_slope_ms(anchor, sweep, batch)
-    constants = default_constants(platform)
-    wider = step_terms(replace(target, context_tokens=sweep.context_tokens * 2.0), float(batch), constants)
-    here = step_terms(target, float(batch), constants)
-    by_bytes = (wider.kv_ms - here.kv_ms) / (batch * sweep.context_tokens)
-    if slope is None:
-        slope = by_bytes
-    elif layout != signature.layout:
-        anchor_side = step_terms(source, float(batch), constants)
-        slope *= here.kv_ms / anchor_side.kv_ms if anchor_side.kv_ms > 0.0 else 1.0
-    running = workload.concurrency / deployment.replicas
-    terms = pipeline_terms(profile, platform, card, deployment.layout, batch, running)
-    flags += terms.costs.flags if terms else ()
-    model = AnchoredStepModel(
-        curve=curve,
-        context_slope_ms=slope,
-        prefill=prefill,
-        capture_sizes=signature.capture_sizes or settings.capture_sizes,
-        tokens_per_step=tokens_per_step,
-        pipeline=terms,
-        ranks=layout.attn_dp,
-    )
+
+def moved_slope_ms(
+    anchor: Anchor, sweep: DecodeSweep, source: KernelContext, target: KernelContext, batch: int
+) -> float:
+    """Cost of one more token of one rank's context at the target: measured where two sweeps tell, else by bytes.
+
+    A measured slope moves to another layout with the cache bytes a GPU reads. ``batch`` is one rank's.
+    """
+    constants = default_constants(source.platform)
+    ranks = target.layout.attn_dp
+    there = step_terms(target, float(batch * ranks), constants).kv_ms
+    measured = context_slope_ms(anchor, sweep, batch)
+    if measured is None:
+        longer = replace(target, context_tokens=2.0 * target.context_tokens)
+        rise_ms = step_terms(longer, float(batch * ranks), constants).kv_ms - there
+        return rise_ms / (batch * target.context_tokens)
+    if target.layout == source.layout:
+        return measured
+    here = step_terms(source, float(batch * source.layout.attn_dp), constants).kv_ms
+    return measured * there / here if here > 0.0 else measured
+
+
+def anchored_breakdown(
+    model: AnchoredStepModel, target: KernelContext, batch: int, context_tokens: float
+) -> dict[str, float]:
+    """A decode step by term: what the laws can tell apart, and the measured rest. ``batch`` is one rank's."""
+    terms = step_terms(target, float(batch * model.ranks), default_constants(target.platform))
     line = model.decode_line(batch)
-    context = batch * (workload.isl_tokens + workload.osl_tokens / 2.0)
-    breakdown = {
-        "dense_weights": here.dense_ms,
-        "kv_cache": line.slope_ms_per_token * context,
-        "experts": here.expert_ms,
-        "comm": here.allreduce_ms,
-        "pipeline": terms.cycle_ms(0.0, batch) if terms else 0.0,
+    parts = {
+        "dense_weights": terms.dense_ms,
+        "kv_cache": line.slope_ms_per_token * context_tokens,
+        "experts": terms.expert_ms,
+        "comm": terms.allreduce_ms,
+        "pipeline": model.pipeline.cycle_ms(0.0, batch) if model.pipeline else 0.0,
     }
-    breakdown["fixed_and_other"] = line.at(context) - sum(breakdown.values())
-    return PricedStep(
-        model=model,
-        hop_ms=terms.hops_ms if terms else 0.0,
-        host_ms=anchor.host.per_request_ms + anchor.host.per_prompt_token_us * workload.isl_tokens / 1000.0,
-        breakdown_ms=breakdown,
-        prefill_breakdown_ms={"fixed": prefill.fixed_ms, "prompt": prefill.chunk_ms(workload.isl_tokens)},
-        flags=tuple(flags),
-    )
+    parts["fixed_and_other"] = line.at(context_tokens) - sum(parts.values())
+    return parts
 
 
 def prefill_curve(anchor: Anchor) -> PrefillCurve:

@@ -19,7 +19,7 @@ from predictor.types import Deployment, Flag, Speculation, Workload
 METHODS: dict[str, Method] = {"mtp": "mtp", "eagle3": "eagle3", "dspark": "dspark", "ngram": "ngram"}
 
 
-def tokens_per_step(card: ModelCard, speculation: Speculation) -> tuple[float, tuple[Flag, ...]]:
+def accepted_tokens(card: ModelCard, speculation: Speculation) -> tuple[float, tuple[Flag, ...]]:
     """L(k) of a drafter on this model, and where it was taken from; 1 without speculation."""
     if not speculation.active:
         return 1.0, ()
@@ -95,7 +95,7 @@ def simulated_step(
     batch = rank_batch(workload, deployment)
     running = workload.concurrency / deployment.replicas
     terms = pipeline_terms(profile, platform, card, deployment.layout, batch, running)
-    length, flags = tokens_per_step(card, deployment.speculation)
+    length, flags = accepted_tokens(card, deployment.speculation)
     pool = deployment.prefill
     model: SimulateStepModel = simulate_step_model(
         card,

@@ -1,0 +1,132 @@
+"""The entry of the core, end to end on bundled anchors: what it was made from, what it is worth, what it refuses."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.anchor_files import bundled_anchors
+from predictor.errors import AnchorRefused, BadInput, DoesNotFit
+from predictor.predict import Catalogue, predict
+from predictor.profiles.loader import engine_profile, model_card, platform
+from predictor.types import Arrival, Coverage, Deployment, Dtype, Layout, Mode, Precision, PrefillPool, Workload
+
+ANCHORS = bundled_anchors()
+LLAMA = Catalogue(model_card("Llama-3.1-8B"), platform("MI355X"), engine_profile("SGLang"), ANCHORS)
+BASE = Deployment("Llama-3.1-8B", "MI355X", "SGLang", "0.5.19")
+WORKLOAD = Workload(1024, 1024, 16)
+
+
+@pytest.mark.parametrize(
+    ("isl", "clients", "tpot_ms", "tok_s"),
+    [(1024, 1, 4.46, 223), (1024, 16, 5.03, 3071), (1024, 64, 7.73, 7773), (8192, 1, 4.57, 213),
+     (8192, 16, 8.19, 1720), (8192, 64, 21.56, 2519)],
+)  # fmt: skip
+def test_an_anchor_reproduces_its_own_published_rows(isl: int, clients: int, tpot_ms: float, tok_s: float) -> None:
+    """Paper Table 20, one stage: TPOT within 2%, throughput within 3% (prefill is one curve over all rows)."""
+    prediction = predict(BASE, Workload(isl, 1024, clients), LLAMA)
+    assert (prediction.mode, prediction.coverage) == (Mode.ANCHORED, Coverage.COVERED)
+    assert prediction.tpot_ms.mean == pytest.approx(tpot_ms, rel=0.02)
+    assert prediction.output_tok_s == pytest.approx(tok_s, rel=0.03)
+
+
+def test_without_an_anchor_kernel_models_answer_and_say_so() -> None:
+    prediction = predict(BASE, WORKLOAD, replace(LLAMA, anchors=()))
+    assert (prediction.mode, prediction.anchor, prediction.coverage) == (Mode.SIMULATE, None, Coverage.NONE)
+    assert any("ranking" in flag.message for flag in prediction.flags)
+
+
+def test_anchored_mode_refuses_to_fall_back_and_says_which_field() -> None:
+    other = Catalogue(LLAMA.card, platform("MI325X"), LLAMA.profile, ANCHORS)
+    with pytest.raises(AnchorRefused, match=r"MI355X.*MI325X"):
+        predict(replace(BASE, gpu="MI325X"), WORKLOAD, other, mode=Mode.ANCHORED)
+
+
+def test_other_formats_move_the_step_by_simulated_work_and_are_flagged() -> None:
+    narrow = replace(BASE, precision=Precision(Dtype.FP8, Dtype.FP8, Dtype.FP8, Dtype.BF16))
+    prediction = predict(narrow, WORKLOAD, LLAMA)
+    assert prediction.coverage is Coverage.PROJECTED
+    assert "kernel_set_differs" in {flag.code for flag in prediction.flags}
+    assert prediction.tpot_ms.mean < predict(BASE, WORKLOAD, LLAMA).tpot_ms.mean
+
+
+def test_a_step_breakdown_adds_up_to_the_step() -> None:
+    for deployment in (BASE, replace(BASE, layout=Layout(pp=4)), replace(BASE, layout=Layout(tp=2))):
+        prediction = predict(deployment, WORKLOAD, LLAMA)
+        assert sum(prediction.step_ms.values()) == pytest.approx(prediction.extras["decode_step_ms"], rel=1e-9)
+
+
+def test_replicas_share_the_clients() -> None:
+    one = predict(BASE, replace(WORKLOAD, concurrency=16), LLAMA)
+    four = predict(replace(BASE, replicas=4), replace(WORKLOAD, concurrency=64), LLAMA)
+    assert four.gpus == 4
+    assert four.tpot_ms.mean == pytest.approx(one.tpot_ms.mean)
+    assert four.output_tok_s == pytest.approx(4 * one.output_tok_s)
+
+
+def test_load_beyond_the_pool_queues_and_says_which_limit() -> None:
+    prediction = predict(BASE, Workload(100_000, 1024, 256), LLAMA)
+    assert prediction.running < 256
+    assert any(flag.code == "queued" and "KV pool" in flag.message for flag in prediction.flags)
+    assert prediction.ttft_ms.mean > predict(BASE, Workload(100_000, 1024, 8), LLAMA).ttft_ms.mean
+
+
+def test_a_model_that_does_not_fit_is_refused_with_the_numbers() -> None:
+    big = Catalogue(model_card("DeepSeek-R1"), platform("H100"), engine_profile("vLLM"))
+    with pytest.raises(DoesNotFit, match="GiB"):
+        predict(Deployment("DeepSeek-R1", "H100", "vLLM", "0.33.0"), WORKLOAD, big)
+
+
+def test_open_arrivals_are_not_priced_by_a_closed_form() -> None:
+    with pytest.raises(BadInput, match="poisson"):
+        predict(BASE, replace(WORKLOAD, arrival=Arrival.POISSON, request_rate_per_s=1.0), LLAMA)
+
+
+SPLIT = replace(BASE, prefill=PrefillPool(Layout(), 1, "nixl"))
+
+
+def test_a_split_counts_both_pools_and_never_stalls_decode() -> None:
+    workload = Workload(8192, 1024, 64)
+    whole, split = (predict(deployment, workload, LLAMA) for deployment in (BASE, SPLIT))
+    assert split.gpus == 2
+    assert split.tpot_ms.mean < whole.tpot_ms.mean
+    assert split.ttft_ms.mean < whole.ttft_ms.mean
+    assert "split_restored" in {flag.code for flag in split.flags}
+    assert split.extras["mixed_step_frac"] == 0.0
+
+
+def test_a_starved_split_is_bound_by_its_prefill_pool() -> None:
+    """Long prompts and short answers: twice the prefill pool, twice the rate."""
+    workload = Workload(8192, 16, 64)
+    one = predict(SPLIT, workload, LLAMA)
+    two = predict(replace(SPLIT, prefill=PrefillPool(Layout(), 2, "nixl")), workload, LLAMA)
+    assert two.output_tok_s == pytest.approx(2 * one.output_tok_s, rel=0.1)
+
+
+CLIENTS = st.integers(1, 256)
+LENGTHS = st.integers(64, 16_000)
+
+
+@settings(max_examples=40)
+@given(CLIENTS, LENGTHS, st.integers(2, 2000), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4, 8]))
+def test_every_legal_point_is_priced_with_littles_law(clients: int, isl: int, osl: int, tp: int, pp: int) -> None:
+    deployment = replace(BASE, layout=Layout(tp=tp, pp=pp))
+    prediction = predict(deployment, Workload(isl, osl, clients), LLAMA)
+    in_flight = prediction.output_tok_s / osl * prediction.e2e_ms.mean / 1000.0
+    assert in_flight == pytest.approx(clients, rel=0.02)
+    assert prediction.tpot_ms.mean > 0
+    assert prediction.max_concurrency >= 1
+
+
+@settings(max_examples=30)
+@given(CLIENTS, LENGTHS, st.integers(2, 2000))
+def test_more_tokens_never_cost_less(clients: int, isl: int, osl: int) -> None:
+    base = predict(BASE, Workload(isl, osl, clients), LLAMA)
+    longer = predict(BASE, Workload(isl * 2, osl, clients), LLAMA)
+    assert longer.ttft_ms.mean >= base.ttft_ms.mean * (1 - 1e-9)
+    assert longer.e2e_ms.mean >= base.e2e_ms.mean * (1 - 1e-9)
+
+
+def test_the_same_question_has_the_same_answer_to_the_last_bit() -> None:
+    assert predict(BASE, WORKLOAD, LLAMA) == predict(BASE, WORKLOAD, LLAMA)
