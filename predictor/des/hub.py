@@ -111,12 +111,13 @@ class Hub:
 
             def arrive(_: simpy.Event, request: Request = request) -> None:
                 self._await_arrival()  # first, so that the turn sees another arrival of the same tick
-                self._arrive(request)
+                self.arrive(request)
 
             self.at(when - int(self.env.now), ARRIVE, arrive)
             return
 
-    def _arrive(self, request: Request) -> None:
+    def arrive(self, request: Request) -> None:
+        """A request reaches the router; to be called at priority ARRIVE."""
         request.arrival = int(self.env.now)
         self._arrived.append(request)
         self._ask_turn()
@@ -160,4 +161,4 @@ class Hub:
             self.replicas[index].wake(now)
 
     def _send_later(self, delay: int, request: Request) -> None:
-        self.at(delay, ARRIVE, lambda _: self._arrive(request))
+        self.at(delay, ARRIVE, lambda _: self.arrive(request))
