@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test check clean
 
 demo: $(VENV)/.run
+	@mkdir -p out
 	$(BIN)/inferasim tune --model Llama-3.1-8B --cluster MI355X:8 --engine sglang --isl 1024 --osl 1024 \
 	  --objective output_tok_s_per_gpu --slo 'tpot_ms<=10' --seed-only --ledger out/demo.db
 

@@ -64,7 +64,7 @@ def show_tuning(answer: Mapping[str, Any], baseline: Mapping[str, Any] | None) -
                     f"{asked}; {bounds}; {request['isl']} tokens in, {request['osl']} out, "
                     f"{request['concurrency']} clients",
                 ),
-                ("best", f"{best['score']:.4g} {request['objective']} ({best['origin']}: {best['name']})"),
+                ("best", f"{_figure(best['score'])} {request['objective']} ({best['origin']}: {best['name']})"),
                 ("baseline", "" if baseline is None else _score(baseline)),
                 ("changed levers", ", ".join(changed) or "none: the baseline is best"),
                 *how(best["prediction"]),
@@ -110,4 +110,8 @@ def _plain(value: object) -> str:
 
 
 def _score(trial: Mapping[str, Any]) -> str:
-    return "refused" if trial["score"] is None else f"{trial['score']:.4g}"
+    return "refused" if trial["score"] is None else _figure(trial["score"])
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

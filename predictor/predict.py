@@ -5,16 +5,17 @@ otherwise), runs the closed form and says how all of that was done. It is pure: 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from predictor import analytic
-from predictor.analytic_split import SplitPools, split_loop
+from predictor.analytic_split import SplitPools
 from predictor.anchors.schema import Anchor
 from predictor.anchors.select import Selection, assess, select_anchor
 from predictor.cards import EngineProfile, ModelCard, Platform
 from predictor.disagg import handoff_backend, handoff_ms, split_host_time
 from predictor.engines import Settings, effective_settings
 from predictor.errors import AnchorRefused, BadInput, DoesNotFit
+from predictor.load import Served, closed_form, covers, simulated
 from predictor.memory import max_concurrency, memory
 from predictor.step.build import PricedStep, anchored_step
 from predictor.structure import check_deployment, check_workload
@@ -22,13 +23,14 @@ from predictor.types import (
     Arrival,
     Coverage,
     Deployment,
-    Distribution,
     Flag,
     MemoryBreakdown,
     Mode,
     Prediction,
     Workload,
 )
+
+METHODS = ("auto", "analytic", "des")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,17 @@ def predict(
     *,
     mode: Mode | None = None,
     anchor: Anchor | None = None,
+    method: str = "auto",
 ) -> Prediction:
     """Predict ``deployment`` under ``workload``.
 
     ``mode`` None takes an anchor when one applies and kernel models otherwise; ``Mode.ANCHORED`` refuses to fall back;
-    ``anchor`` forces that one. Raises BadInput, AnchorRefused or DoesNotFit.
+    ``anchor`` forces that one. ``method`` is ``des`` (the simulator: distributions), ``analytic`` (the closed form:
+    means) or ``auto``: the simulator wherever it covers the deployment. Raises BadInput, AnchorRefused or DoesNotFit.
     """
     check_workload(workload, catalogue.card)
-    if workload.arrival is not Arrival.CLOSED:
-        raise BadInput(f"arrival {workload.arrival}: the closed form covers closed loops only; simulate open arrivals")
+    if method not in METHODS:
+        raise BadInput(f"method {method!r}: must be one of {', '.join(METHODS)}")
     check_deployment(deployment, catalogue.card)
     settings = effective_settings(
         catalogue.profile, deployment.engine_version, catalogue.platform, catalogue.card, deployment
@@ -70,8 +74,20 @@ def predict(
             f"{breakdown.kv_pool_tokens} tokens and one request needs {tokens_per_request}"
         )
     step, selection, flags = _step(deployment, workload, catalogue, settings, mode, anchor)
-    split = split_pools(deployment, workload, catalogue, step)
-    return _assemble(deployment, workload, settings, breakdown, capacity, step, split, selection, flags)
+    running_cap = settings.max_running * deployment.layout.attn_dp  # an engine caps each attention-DP rank
+    cap = min(running_cap, capacity)
+    load = workload.concurrency / deployment.replicas
+    if load > cap and workload.arrival is Arrival.CLOSED:
+        limit = "the KV pool" if capacity < running_cap else "the running cap"
+        flags = (*flags, Flag("queued", f"{load:.0f} clients a replica, {cap} run at once ({limit})"))
+    if method != "analytic" and covers(deployment):
+        served = simulated(deployment, workload, catalogue.profile, settings, breakdown, cap, step)
+    elif method == "des":
+        raise BadInput("method des: pipelines and split pools are priced in closed form only")
+    else:
+        split = split_pools(deployment, workload, catalogue, step)
+        served = closed_form(deployment, workload, settings, cap, step, split)
+    return _assemble(deployment, workload, breakdown, capacity, step, served, selection, flags)
 
 
 def split_pools(
@@ -133,35 +149,14 @@ def _step(
 def _assemble(
     deployment: Deployment,
     workload: Workload,
-    settings: Settings,
     breakdown: MemoryBreakdown,
     capacity: int,
     step: PricedStep,
-    split: SplitPools | None,
+    served: Served,
     selection: Selection | None,
     flags: tuple[Flag, ...],
 ) -> Prediction:
-    """Run the closed form of one replica, or of both pools, and add the replicas up."""
-    layout = deployment.layout
-    load = workload.concurrency / deployment.replicas
-    running_cap = settings.max_running * layout.attn_dp  # an engine caps each attention-DP rank
-    cap = min(running_cap, capacity)
-    if load > cap:
-        limit = "the KV pool" if capacity < running_cap else "the running cap"
-        flags = (*flags, Flag("queued", f"{load:.0f} clients a replica, {cap} run at once ({limit})"))
-    if split is not None:
-        loop = split_loop(step.model, workload, workload.concurrency, replace(split, max_running=cap))
-        requests_per_s, running = loop.requests_per_s, loop.running
-    else:
-        loop = analytic.closed_loop(
-            step.model,
-            workload,
-            load / layout.attn_dp,
-            analytic.Limits(max(1.0, cap / layout.attn_dp), settings.chunk_size, layout.pp, step.hop_ms),
-            step.host_ms,
-        )
-        ranks = layout.attn_dp * deployment.replicas
-        requests_per_s, running = loop.requests_per_s * ranks, loop.running * ranks
+    """Everything that was found, in one record."""
     osl = analytic.mean_length(workload.osl_tokens, workload.length_range_frac)
     isl = analytic.mean_length(workload.isl_tokens, workload.length_range_frac)
     return Prediction(
@@ -170,23 +165,22 @@ def _assemble(
         coverage=selection.coverage if selection else Coverage.NONE,
         flags=flags,
         gpus=deployment.gpus,
-        ttft_ms=Distribution(loop.ttft_ms),
-        tpot_ms=Distribution(loop.tpot_ms),
-        itl_ms=Distribution(loop.tpot_ms * step.model.tokens_per_step),
-        e2e_ms=Distribution(loop.e2e_ms),
-        output_tok_s=requests_per_s * osl,
-        total_tok_s=requests_per_s * (osl + isl),
+        ttft_ms=served.ttft_ms,
+        tpot_ms=served.tpot_ms,
+        itl_ms=served.itl_ms,
+        e2e_ms=served.e2e_ms,
+        output_tok_s=served.requests_per_s * osl,
+        total_tok_s=served.requests_per_s * (osl + isl),
         max_concurrency=capacity * deployment.replicas,
-        running=running,
+        running=served.running,
         memory=breakdown,
         step_ms=step.breakdown_ms,
         prefill_step_ms=step.prefill_breakdown_ms,
         extras={
-            "decode_step_ms": loop.decode_step_ms,
-            "mixed_step_ms": loop.mixed_step_ms,
-            "mixed_step_frac": loop.mixed_step_frac,
-            "tpot_pollution": loop.tpot_ms * step.model.tokens_per_step / loop.decode_step_ms,
+            **served.extras,
+            "tpot_pollution": served.tpot_ms.mean * step.model.tokens_per_step / served.extras["decode_step_ms"],
             "host_ms": step.host_ms,
             "tokens_per_step": step.model.tokens_per_step,
         },
+        method=served.method,
     )

@@ -73,6 +73,7 @@ class Acceptance:
         return depth > len(self.lengths)
 
 
+@lru_cache(maxsize=256)
 def acceptance(
     model: str, method: Method, *, thinking: bool | None = None, entropy: EntropyClass | None = None
 ) -> Acceptance:

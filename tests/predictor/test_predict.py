@@ -78,9 +78,25 @@ def test_a_model_that_does_not_fit_is_refused_with_the_numbers() -> None:
         predict(Deployment("DeepSeek-R1", "H100", "vLLM", "0.33.0"), WORKLOAD, big)
 
 
-def test_open_arrivals_are_not_priced_by_a_closed_form() -> None:
+def test_open_arrivals_are_simulated_and_never_priced_by_a_closed_form() -> None:
+    workload = replace(WORKLOAD, arrival=Arrival.POISSON, request_rate_per_s=1.0)
+    prediction = predict(BASE, workload, LLAMA)
+    assert prediction.method == "des"
+    assert prediction.output_tok_s == pytest.approx(1024, rel=0.3)  # one request a second of 1024 tokens
     with pytest.raises(BadInput, match="poisson"):
-        predict(BASE, replace(WORKLOAD, arrival=Arrival.POISSON, request_rate_per_s=1.0), LLAMA)
+        predict(BASE, workload, LLAMA, method="analytic")
+    with pytest.raises(BadInput, match="method"):
+        predict(BASE, workload, LLAMA, method="guess")
+
+
+def test_simulation_and_closed_form_agree_where_nothing_queues() -> None:
+    for clients in (1, 4, 16):
+        workload = replace(WORKLOAD, concurrency=clients)
+        closed, simulated = (predict(BASE, workload, LLAMA, method=method) for method in ("analytic", "des"))
+        assert simulated.tpot_ms.mean == pytest.approx(closed.tpot_ms.mean, rel=0.01)
+        assert simulated.output_tok_s == pytest.approx(closed.output_tok_s, rel=0.02)
+        assert simulated.tpot_ms.p99 is not None
+        assert closed.tpot_ms.p99 is None
 
 
 SPLIT = replace(BASE, prefill=PrefillPool(Layout(), 1, "nixl"))

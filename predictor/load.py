@@ -1,0 +1,160 @@
+"""A workload on a priced deployment: through the simulator where it covers the deployment, in closed form elsewhere.
+
+Both read the same step model and agree where nothing queues; only the simulator knows distributions.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from predictor import analytic
+from predictor.analytic_split import SplitPools, split_loop
+from predictor.cards import EngineProfile
+from predictor.des.metrics import HostTimes, SimulationResult
+from predictor.des.schedulers import scheduler_rules
+from predictor.des.schedulers.base import Replica
+from predictor.des.simulator import simulate
+from predictor.engines import Settings
+from predictor.errors import BadInput
+from predictor.step.build import PricedStep
+from predictor.types import Arrival, Deployment, Distribution, MemoryBreakdown, SchedulerSettings, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the whole deployment serves: latencies, requests a second, and named figures of the method."""
+
+    method: str
+    ttft_ms: Distribution
+    tpot_ms: Distribution
+    itl_ms: Distribution
+    e2e_ms: Distribution
+    requests_per_s: float
+    running: float
+    extras: dict[str, float] = field(default_factory=dict)
+
+
+def covers(deployment: Deployment) -> bool:
+    """Whether the simulator runs this kind of deployment; pipelines and split pools are in closed form."""
+    return deployment.layout.pp == 1 and deployment.prefill is None
+
+
+def closed_form(
+    deployment: Deployment, workload: Workload, settings: Settings, cap: int, step: PricedStep, split: SplitPools | None
+) -> Served:
+    """Means of a closed loop; ``cap`` bounds the running requests of one replica."""
+    if workload.arrival is not Arrival.CLOSED:
+        raise BadInput(f"arrival {workload.arrival}: the closed form covers closed loops only; simulate open arrivals")
+    layout = deployment.layout
+    if split is not None:
+        loop = split_loop(step.model, workload, workload.concurrency, replace(split, max_running=cap))
+        requests_per_s, running = loop.requests_per_s, loop.running
+    else:
+        ranks = layout.attn_dp * deployment.replicas
+        limits = analytic.Limits(max(1.0, cap / layout.attn_dp), settings.chunk_size, layout.pp, step.hop_ms)
+        loop = analytic.closed_loop(step.model, workload, workload.concurrency / ranks, limits, step.host_ms)
+        requests_per_s, running = loop.requests_per_s * ranks, loop.running * ranks
+    return Served(
+        method="analytic",
+        ttft_ms=Distribution(loop.ttft_ms),
+        tpot_ms=Distribution(loop.tpot_ms),
+        itl_ms=Distribution(loop.tpot_ms * step.model.tokens_per_step),
+        e2e_ms=Distribution(loop.e2e_ms),
+        requests_per_s=requests_per_s,
+        running=running,
+        extras={
+            "decode_step_ms": loop.decode_step_ms,
+            "mixed_step_ms": loop.mixed_step_ms,
+            "mixed_step_frac": loop.mixed_step_frac,
+        },
+    )
+
+
+def simulated(
+    deployment: Deployment,
+    workload: Workload,
+    profile: EngineProfile,
+    settings: Settings,
+    memory: MemoryBreakdown,
+    cap: int,
+    step: PricedStep,
+) -> Served:
+    """One scheduler (a replica, or one of its attention-DP ranks) simulated request by request, times their number.
+
+    Ranks and replicas get equal shares of the load, so they are alike and one stands for all.
+    """
+    ranks = deployment.layout.attn_dp
+    schedulers = ranks * deployment.replicas
+    share = workload.concurrency / schedulers
+    clients = max(1, round(share))
+    closed = workload.arrival is Arrival.CLOSED
+    most = max(1, min(settings.max_running, cap // ranks))
+    rate = None if workload.request_rate_per_s is None else workload.request_rate_per_s / schedulers
+    # Engines whose flags count all ranks get them counted so; the rules divide again.
+    counted = 1 if profile.caps_per_rank else ranks
+    wanted = SchedulerSettings(
+        # A cap above the clients of a closed loop never binds; equal rules share one schedule.
+        max_running=(min(most, clients) if closed else most) * counted,
+        token_budget=settings.token_budget,
+        chunk_size=settings.chunk_size * counted,
+        block_size=settings.block_size,
+        mixed_steps=settings.mixed_steps if settings.mixed_steps != profile.mixed_steps else None,
+        queue_policy=deployment.scheduler.queue_policy,
+    )
+    depth = deployment.speculation.depth if deployment.speculation.active else 0
+    rules = scheduler_rules(
+        profile.name,
+        deployment.engine_version,
+        wanted,
+        Replica(draft_tokens=depth, attn_dp=ranks, chunked_prefill=settings.chunked_prefill),
+    )
+    host = HostTimes(step.host_ms, 0.0, profile.poll_interval_steps, profile.first_wave_stall_ms)
+    result = simulate(
+        step.model,
+        replace(workload, concurrency=clients, request_rate_per_s=rate),
+        rules,
+        kv_blocks=pool_blocks(memory, workload, cap // ranks, rules.block_tokens, clients if closed else None),
+        host=host,
+        seed=workload.seed,
+    )
+    scale = schedulers * (share / clients if closed else 1.0)
+    running = result.totals.decoding_ms / result.duration_ms
+    batch = max(1, round(min(clients, cap / ranks) if closed else running))
+    context = batch * (workload.isl_tokens + workload.osl_tokens / 2.0)
+    bare_step = step.model.decode_line(batch, context).at(context)
+    return Served(
+        method="des",
+        ttft_ms=result.ttft_ms.distribution(),
+        tpot_ms=result.tpot_ms.distribution(),
+        itl_ms=result.itl_ms.distribution(),
+        e2e_ms=result.e2e_ms.distribution(),
+        requests_per_s=result.completed / result.duration_ms * 1000.0 * scale,
+        running=running * scale,
+        extras=simulated_extras(result, step, workload, bare_step),
+    )
+
+
+def pool_blocks(memory: MemoryBreakdown, workload: Workload, held: int, block_tokens: int, clients: int | None) -> int:
+    """KV pool of one scheduler in blocks.
+
+    Window layers and recurrent state make a request cheaper or dearer than its tokens, so the pool is at least what the
+    memory model says it holds. More than every client of a closed loop can fill changes nothing, and is left out so
+    that deployments which differ only there share one schedule.
+    """
+    a_request = -(-(workload.isl_tokens + workload.osl_tokens) // block_tokens)
+    pool = max(memory.kv_pool_tokens // block_tokens, max(1, held) * a_request)
+    return pool if clients is None else min(pool, clients * (a_request + 1))
+
+
+def simulated_extras(
+    result: SimulationResult, step: PricedStep, workload: Workload, bare_step_ms: float
+) -> dict[str, float]:
+    """Named figures of a simulation."""
+    totals, curve = result.totals, step.model.prefill
+    rates = result.requests["output_tokens"] / result.requests["e2e_ms"] * 1000.0
+    return {
+        "decode_step_ms": bare_step_ms,
+        "mixed_step_ms": bare_step_ms + curve.mixed_fixed_ms + curve.chunk_ms(workload.isl_tokens),
+        "mixed_step_frac": totals.prompt_steps / totals.steps,
+        "request_tok_s": float(rates.mean()),
+        "ttft_from_admission_ms": result.ttft_from_admission_ms.mean,
+        "preemptions": float(totals.preemptions),
+    }
