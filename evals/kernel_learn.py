@@ -14,6 +14,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from evals.corpus import EXIT_NO_DATA, CorpusAbsent
+from evals.kernel_learn_layers import learn_linear, learn_sparse
 from evals.kernel_rows import (
     Batch,
     FloatArray,
@@ -152,9 +153,18 @@ HEADER = '''"""Kernel facts of NVIDIA GPUs, learned: write this file with ``pyth
 
 Source of every number: the measured tables of ``aiconfigurator-core`` 0.12.0, a few percent of the rows of H100 and
 B200 alone. Keys are (generation, engine, kernel family, format); floors are us, the rest shares and bytes.
+SPARSE and LINEAR are keyed by engine; an engine's indexer floor comes from whole blocks, the rest from kernels.
 """
 
-from predictor.kernels.facts import DecodeFacts, KernelConstants, MoeFacts, PrefillFacts, QuantFacts
+from predictor.kernels.facts import (
+    DecodeFacts,
+    KernelConstants,
+    LinearFacts,
+    MoeFacts,
+    PrefillFacts,
+    QuantFacts,
+    SparseFacts,
+)
 '''
 
 SETS: tuple[tuple[str, str, Callable[[Tables], Iterator[Batch]], Callable[[Batch], object]], ...] = (
@@ -187,6 +197,13 @@ def learn_all(tables: Tables) -> str:
         facts = {(batch.gpu.generation.value, *batch.key): fit(batch) for batch in _chosen(read(tables), rng)}
         print(name, len(facts), file=sys.stderr)
         parts.append(f"{name}: dict[tuple[str, str, str, str], {record}] = {_literal(facts)}\n")
+    sparse: dict[tuple[str, str], object] = {}
+    linear: dict[tuple[str, str], object] = {}
+    for gpu_name in LEARNED_ON:
+        sparse |= learn_sparse(tables, gpu_name)
+        linear |= learn_linear(tables, gpu_name)
+    parts.append(f"SPARSE: dict[tuple[str, str], SparseFacts] = {_literal(sparse)}\n")
+    parts.append(f"LINEAR: dict[tuple[str, str], LinearFacts] = {_literal(linear)}\n")
     return "\n".join(parts)
 
 

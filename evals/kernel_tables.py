@@ -37,6 +37,7 @@ RULES = {
     "light_busiest_rank": "power-law MoE rows with EP are lighter than balanced ones: not the busiest rank",
     "unknown_distribution": "power-law MoE rows: the experts they touch are not recorded; balanced rows are scored",
     "weight_only_int": "int8 and int4 weight-only rows: no precision of the product runs these kernels",
+    "host_bound_block": "prefill blocks within 1.5 times the table's fastest row: the host issues them one by one",
     "kernel_without_facts": "a kernel no engine picks by default, without learned constants",
 }
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evals import corpus
+from evals.kernel_layers import LayerRows, layer_rows, linear_attention_rows
 from evals.kernel_rows import (
     Batch,
     FloatArray,
@@ -108,13 +109,40 @@ def breakdown(scored: dict[str, list[Scored]]) -> list[dict[str, Any]]:
                             "engine": part.batch.engine,
                             "kernel": "/".join(part.batch.key[1:]),
                             "size": name,
-                            "n": len(chosen),
-                            "median_ape_pct": _pct(np.median(np.abs(chosen))),
-                            "within_20_pct": _pct(np.mean(np.abs(chosen) < 0.2)),
-                            "bias_pct": _pct(np.median(chosen)),
+                            **_summary(chosen),
                         }
                     )
     return rows
+
+
+def layer_breakdown(parts: list[LayerRows]) -> list[dict[str, Any]]:
+    """One entry an operation, GPU and engine of whole attention layers."""
+    groups: dict[tuple[str, str, str], list[LayerRows]] = {}
+    for part in parts:
+        groups.setdefault((part.operation, part.gpu, part.engine), []).append(part)
+    rows = []
+    for (operation, gpu_name, engine), held in groups.items():
+        error = np.concatenate([part.times_us / part.us for part in held]) - 1.0
+        rows.append(
+            {
+                "operation": operation,
+                "gpu": gpu_name,
+                "engine": engine,
+                "kernel": "sum of operations",
+                "size": "all",
+                **_summary(error),
+            }
+        )
+    return rows
+
+
+def _summary(error: FloatArray) -> dict[str, Any]:
+    return {
+        "n": len(error),
+        "median_ape_pct": _pct(np.median(np.abs(error))),
+        "within_20_pct": _pct(np.mean(np.abs(error) < 0.2)),
+        "bias_pct": _pct(np.median(error)),
+    }
 
 
 def _pct(share: Any) -> float:
@@ -201,7 +229,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     }
     ratio_errors = np.concatenate([tp_ratio_errors(part) for part in gemm])
     right, decided = faster_precision(gemm)
-    by = breakdown(scored)
+    by = [*breakdown(scored), *layer_breakdown([*layer_rows(tables), *linear_attention_rows(tables)])]
     if not args.json:
         for row in by:
             print("  ".join(f"{value!s:>16}" for value in row.values()), file=sys.stderr)

@@ -8,8 +8,8 @@ compute of MI300X (about 45% of peak, arXiv 2510.27583), and are marked assumed.
 from dataclasses import dataclass
 from functools import lru_cache
 
-from predictor.kernels.facts import DecodeFacts, MoeFacts, PrefillFacts, QuantFacts
-from predictor.kernels.facts_nvidia import DECODE, MLA_DECODE, MLA_PREFILL, MOE, PREFILL, QUANT
+from predictor.kernels.facts import DecodeFacts, LinearFacts, MoeFacts, PrefillFacts, QuantFacts, SparseFacts
+from predictor.kernels.facts_nvidia import DECODE, LINEAR, MLA_DECODE, MLA_PREFILL, MOE, PREFILL, QUANT, SPARSE
 from predictor.kernels.gpu import Generation
 from predictor.types import Dtype, Kernels, Precision
 
@@ -24,6 +24,8 @@ class EngineFacts:
     prefill_arithmetic: Dtype  # format of prefill products; fp8 only where the kernel multiplies in it
     mla_decode: DecodeFacts
     mla_prefill: PrefillFacts
+    sparse: SparseFacts
+    linear: LinearFacts
     moe: MoeFacts
     expert_arithmetic: Dtype
     quant_fp8: QuantFacts
@@ -94,6 +96,8 @@ _AMD_MOE = {  # sort, two grouped GEMMs, activation with quantisation, finalize
     Dtype.FP8: MoeFacts(5.0 * _LAUNCH_AMD_US, 0.75, 0.35, 8.0),
     Dtype.FP4: MoeFacts(5.0 * _LAUNCH_AMD_US, 0.75, 0.30, 8.0),
 }
+_AMD_SPARSE = SparseFacts(4.0 * _LAUNCH_AMD_US, 0.0, 0.35, 0.2, 4.0 * _LAUNCH_AMD_US, 0.25)  # shares as on Blackwell
+_AMD_LINEAR = LinearFacts(_LAUNCH_AMD_US, 0.75, 8.0 * _LAUNCH_AMD_US, 0.03)  # Triton kernels: share as SGLang's
 _AMD_QUANT = QuantFacts(_LAUNCH_AMD_US, 0.5)
 
 # Older NVIDIA generations and GPUs without a table borrow Hopper's kernels.
@@ -143,6 +147,8 @@ def engine_facts(
         prefill_arithmetic=Dtype.FP8 if low_prefill else Dtype.BF16,
         mla_decode=MLA_DECODE[name, mla_engine, mla_family, low_cache],
         mla_prefill=MLA_PREFILL[name, mla_engine, mla_family, low_cache],
+        sparse=SPARSE[name, source],
+        linear=LINEAR[name, source],
         moe=MOE[name, moe_engine, moe_family, moe_format],
         expert_arithmetic=_ARITHMETIC.get(moe_format, precision.expert),
         quant_fp8=QUANT[name, source, "fp8"],
@@ -170,6 +176,8 @@ def _amd(engine: str, precision: Precision, fusions: frozenset[str]) -> EngineFa
         prefill_arithmetic=Dtype.BF16,
         mla_decode=_AMD_DECODE,
         mla_prefill=_AMD_PREFILL,
+        sparse=_AMD_SPARSE,
+        linear=_AMD_LINEAR,
         moe=_AMD_MOE[precision.expert],
         expert_arithmetic=precision.expert,
         quant_fp8=_AMD_QUANT,

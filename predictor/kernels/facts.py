@@ -41,6 +41,28 @@ class MoeFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class SparseFacts:
+    """Indexer and sparse attention (DeepSeek V3.2, GLM-5) of one engine and generation."""
+
+    index_floor_us: float  # score and top-k kernels, a layer
+    engine_us: float  # what the engine launches around them in MLA layers, a layer; compressed layers fuse it
+    index_compute: float  # share of the fp8 peak of the score product
+    score_hbm: float  # share of HBM peak the top-k reads 4-byte scores at
+    prefill_floor_us: float
+    prefill_compute: float  # share of the bf16 peak of the sparse prefill kernel
+
+
+@dataclass(frozen=True, slots=True)
+class LinearFacts:
+    """Gated delta net kernels of one engine and generation, convolution apart."""
+
+    decode_floor_us: float
+    decode_hbm: float  # share of HBM peak the state is read and written at
+    prefill_floor_us: float
+    prefill_compute: float  # share of the bf16 peak of the chunked scan
+
+
+@dataclass(frozen=True, slots=True)
 class QuantFacts:
     """One dynamic activation quantisation besides its bytes."""
 

@@ -2,9 +2,18 @@
 
 Source of every number: the measured tables of ``aiconfigurator-core`` 0.12.0, a few percent of the rows of H100 and
 B200 alone. Keys are (generation, engine, kernel family, format); floors are us, the rest shares and bytes.
+SPARSE and LINEAR are keyed by engine; an engine's indexer floor comes from whole blocks, the rest from kernels.
 """
 
-from predictor.kernels.facts import DecodeFacts, KernelConstants, MoeFacts, PrefillFacts, QuantFacts
+from predictor.kernels.facts import (
+    DecodeFacts,
+    KernelConstants,
+    LinearFacts,
+    MoeFacts,
+    PrefillFacts,
+    QuantFacts,
+    SparseFacts,
+)
 
 GENERATION: dict[str, KernelConstants] = {
     "hopper": KernelConstants(2.59, 0.783, 0.667, 0.5, 0.813, 0.752, 0.8, 0.9, 2.5),
@@ -138,4 +147,22 @@ MOE: dict[tuple[str, str, str, str], MoeFacts] = {
     ("blackwell", "trtllm", "nongated", "bf16"): MoeFacts(41.4, 0.885, 0.652, 22.6),
     ("blackwell", "trtllm", "nongated", "fp8"): MoeFacts(59.7, 0.932, 0.548, 24.7),
     ("blackwell", "trtllm", "nongated", "nvfp4"): MoeFacts(68.5, 0.804, 0.257, 40.9),
+}
+
+SPARSE: dict[tuple[str, str], SparseFacts] = {
+    ("hopper", "vllm"): SparseFacts(16.2, 55.2, 0.424, 0.308, 65.9, 0.598),
+    ("hopper", "sglang"): SparseFacts(16.2, 0, 0.424, 0.308, 65.9, 0.598),
+    ("hopper", "trtllm"): SparseFacts(16.2, 167, 0.424, 0.308, 65.9, 0.598),
+    ("blackwell", "vllm"): SparseFacts(16.1, 99.3, 0.361, 0.178, 38.7, 0.255),
+    ("blackwell", "sglang"): SparseFacts(16.1, 0, 0.361, 0.178, 38.7, 0.255),
+    ("blackwell", "trtllm"): SparseFacts(16.1, 22.2, 0.361, 0.178, 38.7, 0.255),
+}
+
+LINEAR: dict[tuple[str, str], LinearFacts] = {
+    ("hopper", "vllm"): LinearFacts(3.5, 0.891, 12.5, 0.188),
+    ("hopper", "sglang"): LinearFacts(3.36, 0.898, 29.4, 0.0369),
+    ("hopper", "trtllm"): LinearFacts(2.94, 1, 20.9, 0.059),
+    ("blackwell", "vllm"): LinearFacts(3.9, 0.846, 21.9, 0.11),
+    ("blackwell", "sglang"): LinearFacts(3.9, 0.842, 34.3, 0.0286),
+    ("blackwell", "trtllm"): LinearFacts(3.83, 1, 24.5, 0.0338),
 }

@@ -5,10 +5,10 @@ window or a sparse top-k caps what a request reads, so each cap adds one kink to
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from predictor.cards import Attention
-from predictor.kernels.attention import DecodeForm, gqa_decode, mla_decode, prefill
+from predictor.kernels.attention import DecodeForm, PrefillForm, gqa_decode, mla_decode, prefill
 from predictor.kernels.engine_facts import EngineFacts
 from predictor.kernels.gpu import Gpu
 from predictor.kernels.linear_attention import decode_us_per_request, prefill_us_per_token
@@ -18,9 +18,7 @@ from predictor.types import Dtype
 UNCAPPED = float("inf")
 # An index key is fp8 with a 4-byte scale: 132 bytes at DeepSeek's 128 dims.
 INDEX_SCALE_BYTES = 4.0
-INDEX_LAUNCHES = 3.0  # scores, top-k, translation to cache slots: DSA of vLLM and SGLang
-LINEAR_DECODE_LAUNCHES = 2.0  # convolution update and recurrent step
-LINEAR_PREFILL_LAUNCHES = 8.0  # convolution, chunk-local cumulative sums, keys, solve, states, output
+SCORE_BYTES = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,37 +111,46 @@ def _decode(
     read = ContextRead(form.us_per_token * op.count * op.context_share, float(cap_tokens) if cap_tokens else UNCAPPED)
     index = _index_us_per_token(gpu, facts, op.card, queries) * op.count
     reads = (read, ContextRead(index)) if index else (read,)
-    return DecodeAttention(form.floor_us * op.count + _index_floor_us(gpu, op), op.count, form, reads)
+    return DecodeAttention(form.floor_us * op.count + _index_floor_us(facts, op), op.count, form, reads)
 
 
 def _linear_decode(gpu: Gpu, facts: EngineFacts, op: AttentionOp, queries: float) -> DecodeAttention:
     a = op.card
     state = float(op.heads) * a.value_dim * a.key_dim
-    per_request = decode_us_per_request(gpu, state, float(a.state_dtype_bytes)) * queries
-    form = DecodeForm(0.0, per_request, 0.0, 0.0, 1.0, 0.0)
-    return DecodeAttention(LINEAR_DECODE_LAUNCHES * gpu.constants.launch_us * op.count, op.count, form, ())
+    per_request = decode_us_per_request(gpu, facts.linear, state, float(a.state_dtype_bytes)) * queries
+    form = DecodeForm(facts.linear.decode_floor_us, per_request, 0.0, 0.0, 1.0, 0.0)
+    return DecodeAttention(form.floor_us * op.count, op.count, form, ())
 
 
 def _has_index(a: Attention) -> bool:
     return bool(a.index_topk and a.index_heads and a.index_stored)
 
 
-def _index_floor_us(gpu: Gpu, op: AttentionOp) -> float:
-    """Score and top-k kernels of an indexer, all its layers."""
-    return INDEX_LAUNCHES * gpu.constants.launch_us * op.count if _has_index(op.card) else 0.0
+def _index_floor_us(facts: EngineFacts, op: AttentionOp) -> float:
+    """Score and top-k kernels of an indexer, all its layers, and what the engine launches around them."""
+    if not _has_index(op.card):
+        return 0.0
+    around = 0.0 if op.card.kind == "compressed" else facts.sparse.engine_us
+    return (facts.sparse.index_floor_us + around) * op.count
 
 
 def _index_us_per_token(gpu: Gpu, facts: EngineFacts, a: Attention, queries: float) -> float:
-    """Indexer cost a context token and layer: key bytes or score compute, whichever is longer.
+    """Indexer cost a context token and layer: key bytes or score compute, whichever is longer, and reading scores.
 
     Index keys are replicated on every rank; a compressed pool keeps one for every entry.
     """
     if not _has_index(a):
         return 0.0
-    memory_s = (a.index_head_dim + INDEX_SCALE_BYTES) / (facts.mla_decode.hbm * gpu.hbm_bytes_per_s)
-    flops = 2.0 * queries * a.index_heads * a.index_head_dim
-    compute_s = flops / (facts.mla_prefill.compute * gpu.peak_flops(Dtype.FP8))
-    return max(memory_s, compute_s) * 1e6 / max(1.0, a.compress_ratio)
+    memory_us = (a.index_head_dim + INDEX_SCALE_BYTES) / (facts.mla_decode.hbm * gpu.hbm_bytes_per_s) * 1e6
+    product_us, read_us = _score_us(gpu, facts, a)
+    return (max(memory_us, queries * product_us) + queries * read_us) / max(1.0, a.compress_ratio)
+
+
+def _score_us(gpu: Gpu, facts: EngineFacts, a: Attention) -> tuple[float, float]:
+    """One (query, key) score: its product over the index heads, and the top-k's read of it."""
+    flops = 2.0 * a.index_heads * a.index_head_dim
+    product_us = flops / (facts.sparse.index_compute * gpu.peak_flops(Dtype.FP8)) * 1e6
+    return product_us, SCORE_BYTES / (facts.sparse.score_hbm * gpu.hbm_bytes_per_s) * 1e6
 
 
 # ---- prefill -------------------------------------------------------------------------------------------------------
@@ -153,7 +160,7 @@ def _gqa_prefill(gpu: Gpu, facts: EngineFacts, op: AttentionOp) -> PrefillAttent
     a = op.card
     form = prefill(gpu, facts.prefill, op.heads, op.kv_heads, a.head_dim, a.value_head_dim, facts.prefill_arithmetic)
     seen = a.index_topk or a.window
-    floor = form.floor_us * op.count + _index_floor_us(gpu, op)
+    floor = form.floor_us * op.count + _index_floor_us(facts, op)
     pair = 0.0 if seen else form.pair_us() * op.count
     return PrefillAttention(floor, form.token_us(float(seen)) * op.count, pair + _index_us_per_pair(gpu, facts, op))
 
@@ -165,15 +172,15 @@ def _mla_prefill(gpu: Gpu, facts: EngineFacts, op: AttentionOp) -> PrefillAttent
         v_dim = a.v_head_dim or a.nope_dim
         form = prefill(gpu, facts.mla_prefill, op.heads, op.heads, a.nope_dim + a.rope_dim, v_dim, Dtype.BF16)
         return PrefillAttention(form.floor_us * op.count, form.token_us() * op.count, form.pair_us() * op.count)
-    form = prefill(gpu, facts.mla_prefill, op.heads, 1, a.kv_lora_rank + a.rope_dim, a.kv_lora_rank, Dtype.BF16)
-    floor = form.floor_us * op.count + _index_floor_us(gpu, op)
+    form = _sparse_form(gpu, facts, op, a.kv_lora_rank + a.rope_dim, a.kv_lora_rank)
+    floor = form.floor_us * op.count + _index_floor_us(facts, op)
     return PrefillAttention(floor, form.token_us(float(a.index_topk)) * op.count, _index_us_per_pair(gpu, facts, op))
 
 
 def _compressed_prefill(gpu: Gpu, facts: EngineFacts, op: AttentionOp) -> PrefillAttention:
     a = op.card
-    form = prefill(gpu, facts.mla_prefill, op.heads, 1, a.head_dim, a.head_dim, Dtype.BF16)
-    floor = form.floor_us * op.count + _index_floor_us(gpu, op)
+    form = _sparse_form(gpu, facts, op, a.head_dim, a.head_dim)
+    floor = form.floor_us * op.count + _index_floor_us(facts, op)
     pair = form.pair_us() * op.count / a.compress_ratio if a.compress_ratio and not a.index_topk else 0.0
     token = form.token_us(float(a.window + a.index_topk)) * op.count
     return PrefillAttention(floor, token, pair + _index_us_per_pair(gpu, facts, op))
@@ -181,14 +188,20 @@ def _compressed_prefill(gpu: Gpu, facts: EngineFacts, op: AttentionOp) -> Prefil
 
 def _linear_prefill(gpu: Gpu, facts: EngineFacts, op: AttentionOp) -> PrefillAttention:
     a = op.card
-    floor = LINEAR_PREFILL_LAUNCHES * gpu.constants.launch_us * op.count
-    return PrefillAttention(floor, prefill_us_per_token(gpu, op.heads, a.key_dim, a.value_dim) * op.count, 0.0)
+    per_token = prefill_us_per_token(gpu, facts.linear, op.heads, a.key_dim, a.value_dim)
+    return PrefillAttention(facts.linear.prefill_floor_us * op.count, per_token * op.count, 0.0)
+
+
+def _sparse_form(gpu: Gpu, facts: EngineFacts, op: AttentionOp, qk_dim: int, v_dim: int) -> PrefillForm:
+    """The sparse prefill kernel over one shared vector a key."""
+    kernel = replace(
+        facts.mla_prefill, floor_us=facts.sparse.prefill_floor_us, compute=facts.sparse.prefill_compute, item_us=0.0
+    )
+    return prefill(gpu, kernel, op.heads, 1, qk_dim, v_dim, Dtype.BF16)
 
 
 def _index_us_per_pair(gpu: Gpu, facts: EngineFacts, op: AttentionOp) -> float:
     a = op.card
     if not _has_index(a):
         return 0.0
-    flops = 2.0 * a.index_heads * a.index_head_dim
-    rate = facts.mla_prefill.compute * gpu.peak_flops(Dtype.FP8)
-    return flops / rate * 1e6 * op.count / max(1.0, a.compress_ratio)
+    return sum(_score_us(gpu, facts, a)) * op.count / max(1.0, a.compress_ratio)

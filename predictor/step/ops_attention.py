@@ -6,6 +6,7 @@ for all heads) and prefills with keys and values restored.
 """
 
 from predictor.cards import Attention
+from predictor.kernels.linear_attention import CONV_DECODE_BYTES, CONV_PREFILL_BYTES
 from predictor.step.op_types import AttentionOp, Build, Collective, Gemm, StepOp, Stream, layer_norms, linear_ops, shard
 
 # Values a rotary kernel reads and writes for each query and key value, and the store into the cache.
@@ -115,13 +116,13 @@ def _linear(build: Build, a: Attention, count: float) -> tuple[list[StepOp], lis
     keys, values = a.key_heads * a.key_dim, a.value_heads * a.value_dim
     columns = shard(2 * keys + 2 * values + 2 * a.value_heads, width)
     mixed, out = shard(2 * keys + values, width), shard(values, width)
+    front = _linear_ops(build, "linear_in", columns, hidden, count, "norm_quant")
     ops: list[StepOp] = [
-        *_linear_ops(build, "linear_in", columns, hidden, count, "norm_quant"),
-        Stream("conv", 4.0 * mixed, count),
         Stream("gated_norm", 6.0 * out, count),
         *_linear_ops(build, "linear_out", hidden, out, count),
     ]
-    return ops, ops
+    decode, prefill = (Stream("conv", each * mixed, count) for each in (CONV_DECODE_BYTES, CONV_PREFILL_BYTES))
+    return [*front, decode, *ops], [*front, prefill, *ops]
 
 
 def _compressed(build: Build, a: Attention, count: float) -> tuple[list[StepOp], list[StepOp]]:
@@ -137,6 +138,8 @@ def _compressed(build: Build, a: Attention, count: float) -> tuple[list[StepOp],
         *_rope_store(build, (heads + 1) * (a.rope_dim or a.head_dim), a.head_dim, count),
         *_indexer(build, a, count),
     ]
+    if a.compress_ratio:  # pooling of the latest tokens into an entry
+        front.append(Stream("compress", 8.0 * a.head_dim, count))
     rank = a.o_lora_rank or heads * a.head_dim
     back: list[StepOp] = [
         *_linear_ops(build, "o_down", groups * rank, heads * a.head_dim // groups, count),
