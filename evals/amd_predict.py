@@ -139,26 +139,48 @@ def usable(rows: Sequence[AmdRow]) -> tuple[AmdRow, ...]:
     return clean if len(clean) >= 3 else tuple(rows)
 
 
+class Fallback:
+    """Cost of a prompt token where one prompt length was measured: the engine's median cost a parameter."""
+
+    def __init__(self, costs: Mapping[tuple[str, str], Sequence[float]]) -> None:
+        self._costs = {key: median(values) for key, values in costs.items()}
+        every = [cost for values in costs.values() for cost in values]
+        self._any = median(every) if every else None
+
+    def __call__(self, gpu: str, engine: str, side: KernelContext) -> float | None:
+        """ms a token, or None where no anchor at all has two prompt lengths."""
+        cost = self._costs.get((gpu, engine), self._any)
+        return token_ms_from_cost(side, cost) if cost is not None else None
+
+
+def typical_cost(groups: Sequence[Sequence[AmdRow]], constants: TransferConstants | None = None) -> Fallback:
+    """Median cost a parameter by GPU and engine over groups of anchor rows, one layout a group."""
+    costs: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for rows in groups:
+        first = rows[0]
+        side = side_of(first, first.layout, run_of(first))
+        runs: dict[Shape, list[MeasuredRun]] = defaultdict(list)
+        for row in rows:
+            runs[row.shape].append(measured_run(row))
+        per_token = measured_token_ms(side, runs, constants or default_constants(side.platform))
+        if per_token is not None:
+            costs[(first.gpu, first.engine)].append(cost_per_parameter(side, per_token))
+    return Fallback(costs)
+
+
 def solve_all(
     layouts: Sequence[AnchorLayout], law: WidthLaw = "floor_split", constants: TransferConstants | None = None
 ) -> AmdPredictor:
-    """Solve the anchors of a protocol; those with one prompt length take the engine's median cost a parameter."""
-    sides: dict[AnchorKey, KernelContext] = {}
-    runs: dict[AnchorKey, dict[Shape, list[MeasuredRun]]] = {}
-    costs: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for layout in layouts:
-        key = (layout.stack, layout.campaign)
-        first = next(iter(layout.ladders.values()))[0]
-        sides[key] = side_of(first, layout.layout, run_of(first))
-        runs[key] = {s: [measured_run(row) for row in usable(rows)] for s, rows in layout.ladders.items()}
-        known = constants or default_constants(sides[key].platform)
-        per_token = measured_token_ms(sides[key], runs[key], known)
-        if per_token is not None:
-            costs[(first.gpu, first.engine)].append(cost_per_parameter(sides[key], per_token))
-    every = [cost for group in costs.values() for cost in group]
+    """Solve the anchors of a protocol."""
+    groups = [[row for rows in layout.ladders.values() for row in usable(rows)] for layout in layouts]
+    fallback = typical_cost(groups, constants)
     anchors = {}
-    for key, side in sides.items():
-        group = costs.get((side.platform.name.lower(), side.engine)) or every
-        fallback = token_ms_from_cost(side, median(group)) if group else None
-        anchors[key] = solve_anchor(side, runs[key], constants or default_constants(side.platform), fallback)
+    for layout, rows in zip(layouts, groups, strict=True):
+        first = rows[0]
+        side = side_of(first, layout.layout, run_of(first))
+        runs = {shape: [measured_run(row) for row in usable(ladder)] for shape, ladder in layout.ladders.items()}
+        known = constants or default_constants(side.platform)
+        anchors[(layout.stack, layout.campaign)] = solve_anchor(
+            side, runs, known, fallback(first.gpu, first.engine, side)
+        )
     return AmdPredictor(anchors, law, constants)

@@ -125,26 +125,45 @@ def _scaled(curve: DecodeCurve, steps: Sequence[float], tail_ratio: float) -> De
     return DecodeCurve(curve.batches, tuple(steps), curve.context_tokens, curve.tail_ms_per_request * tail_ratio)
 
 
+def refined_batches(batches: Sequence[int]) -> tuple[int, ...]:
+    """Batches of a sweep, the powers of two between and below them, and multiples of the last one.
+
+    >>> refined_batches([4, 32])[:6]
+    (1, 2, 4, 8, 16, 32)
+    """
+    last = batches[-1]
+    between = {2**i for i in range(last.bit_length()) if 2**i < last}
+    return tuple(sorted({*batches, *between, *(last * factor for factor in _EXTENSION_FACTORS)}))
+
+
 def _floor_split(
     curve: DecodeCurve, source: KernelContext, target: KernelContext, constants: TransferConstants
 ) -> DecodeCurve:
     here = [step_terms(source, b, constants) for b in curve.batches]
     split = split_ladder(curve.batches, curve.step_ms, here, 1.0 / constants.expert_prior_share, constants.prior_weight)
-    left = [step - t.total(split.expert_slowness) for step, t in zip(curve.step_ms, here, strict=True)]
+    slowness = split.expert_slowness
+    left = [step - t.total(slowness) for step, t in zip(curve.step_ms, here, strict=True)]
     fixed = max(min(left), constants.fixed_min_frac * curve.step_ms[0])
     shrink = (source.gpus / target.gpus) ** constants.growth_exponent - 1.0
-    slowness = split.expert_slowness
-    last = curve.batches[-1]
+    # What the terms leave of a step, moved: interpolated between measured batches, while the terms are exact at each.
+    moved = tuple(value + max(0.0, value - fixed) * shrink for value in left)
     tail = curve.tail_ms_per_request * prefill_ratio(source, target, curve.tail_ms_per_request, constants)
-    # Differences, so that a layout moved onto itself returns the measured numbers to the last bit.
-    steps = [
-        step + (step_terms(target, batch, constants).total(slowness) - t.total(slowness)) + max(0.0, r - fixed) * shrink
-        for batch, step, t, r in zip(curve.batches, curve.step_ms, here, left, strict=True)
-    ]
-    at_last = step_terms(target, last, constants).total(slowness)
-    batches = (*curve.batches, *(last * factor for factor in _EXTENSION_FACTORS))
-    for batch in batches[len(steps) :]:
-        more = step_terms(target, batch, constants).total(slowness) - at_last
-        steps.append(steps[len(curve.batches) - 1] + more + (batch - last) * tail)
+    rest = DecodeCurve(curve.batches, moved, curve.context_tokens, tail)
+    # At a measured batch the step moves by differences, so that a layout moved onto itself returns it to the last bit.
+    measured = {
+        batch: step + (there.total(slowness) - t.total(slowness)) + max(0.0, value - fixed) * shrink
+        for batch, step, t, there, value in zip(
+            curve.batches,
+            curve.step_ms,
+            here,
+            [step_terms(target, b, constants) for b in curve.batches],
+            left,
+            strict=True,
+        )
+    }
     floor = constants.fixed_min_frac * min(curve.step_ms)
+    batches = refined_batches(curve.batches)
+    steps = [
+        measured[b] if b in measured else rest.at(b) + step_terms(target, b, constants).total(slowness) for b in batches
+    ]
     return DecodeCurve(batches, tuple(max(floor, step) for step in steps), target.context_tokens, tail)
