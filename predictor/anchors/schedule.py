@@ -22,6 +22,7 @@ import numpy as np
 from predictor.errors import BadInput
 
 Discipline = Literal["mixed", "prefill_first"]
+Start = Literal["burst", "staggered"]
 
 _SEED = 20260720
 
@@ -31,7 +32,8 @@ class ClosedLoopRun:
     """One benchmark run: C clients at once, ``requests_per_client`` each, lengths on ``[range · nominal, nominal]``.
 
     ``mixed`` steps carry decodes and chunks together; ``prefill_first`` stops decoding while prompts are prefilled.
-    ``poll_steps`` > 1: new requests are noticed only every so many decode steps.
+    ``poll_steps`` > 1: new requests are noticed only every so many decode steps. ``staggered`` starts spread the clients
+    over one answer instead of sending all at once.
     """
 
     clients: int
@@ -44,6 +46,7 @@ class ClosedLoopRun:
     discipline: Discipline = "mixed"
     chunked: bool = True
     poll_steps: int = 1
+    start: Start = "burst"
 
     def __post_init__(self) -> None:
         if min(self.clients, self.isl_tokens, self.osl_tokens, self.requests_per_client, self.max_running) < 1:
@@ -125,8 +128,10 @@ def schedule(run: ClosedLoopRun) -> Schedule:
     outputs = drawn_lengths(run.osl_tokens, run.length_range_frac, count, 1)
     tally = _Tally()
     # (request, prompt tokens left); the head may be partly prefilled.
-    queue: deque[list[int]] = deque([i, prompts[i]] for i in range(run.clients))
-    sent = run.clients
+    starts = [i * run.osl_tokens // run.clients if run.start == "staggered" else 0 for i in range(run.clients)]
+    first = sum(start == 0 for start in starts)
+    queue: deque[list[int]] = deque([i, prompts[i]] for i in range(first))
+    started, sent = first, first
     ends: list[tuple[int, int]] = []  # (decode step at which it ends, request)
     clock = 0  # decode steps done
     share = 0.0  # Σ 1/(outputs − 1) over decoding requests: weight of a step in the mean TPOT
@@ -136,7 +141,13 @@ def schedule(run: ClosedLoopRun) -> Schedule:
     noticed = len(queue)
     waiting = len(queue)  # without a first token yet
     budget = run.token_budget
-    while queue or ends:
+    while queue or ends or started < run.clients:
+        if not queue and not ends:  # nobody is left before the next client starts
+            clock = max(clock, starts[started])
+        while started < run.clients and starts[started] <= clock:
+            queue.append([sent, prompts[sent]])
+            started, sent, waiting = started + 1, sent + 1, waiting + 1
+            noticed = len(queue)
         running = len(ends)
         done_tokens, finished = 0, []
         if noticed and running < run.max_running:
@@ -172,6 +183,8 @@ def schedule(run: ClosedLoopRun) -> Schedule:
                 heapq.heappush(ends, (clock + gaps, request))
         else:
             steps = ends[0][0] - clock
+            if started < run.clients:
+                steps = max(1, min(steps, starts[started] - clock))
             if run.poll_steps > 1 and len(queue) > noticed:
                 steps = min(steps, run.poll_steps - held)
             tally.decode_steps(running, steps, share, waiting)
@@ -182,7 +195,7 @@ def schedule(run: ClosedLoopRun) -> Schedule:
         while ends and ends[0][0] <= clock:
             _, request = heapq.heappop(ends)
             share -= 1.0 / max(1, outputs[request] - 1)
-            if sent < count:
+            if sent < count - (run.clients - started):
                 queue.append([sent, prompts[sent]])
                 sent += 1
                 waiting += 1
