@@ -111,7 +111,7 @@ class AmdPredictor:
     """Solved anchors of one protocol, by stack and campaign."""
 
     anchors: Mapping[AnchorKey, ServedAnchor]
-    law: WidthLaw = "floor_split"
+    law: WidthLaw = "combined"
     constants: TransferConstants | None = None
 
     def predict(self, assignment: Assignment) -> ServedMeans:
@@ -169,7 +169,7 @@ def typical_cost(groups: Sequence[Sequence[AmdRow]], constants: TransferConstant
 
 
 def solve_all(
-    layouts: Sequence[AnchorLayout], law: WidthLaw = "floor_split", constants: TransferConstants | None = None
+    layouts: Sequence[AnchorLayout], law: WidthLaw = "combined", constants: TransferConstants | None = None
 ) -> AmdPredictor:
     """Solve the anchors of a protocol."""
     groups = [[row for rows in layout.ladders.values() for row in usable(rows)] for layout in layouts]

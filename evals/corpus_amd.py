@@ -9,7 +9,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from evals.amd_predict import AmdPredictor, solve_all
 from evals.amd_rows import AmdRow, Assignment, assign, campaign_anchors, cleaning_counts, load_rows
@@ -18,7 +18,7 @@ from evals.p3 import score_p3
 from evals.scoring import Option, Scored, breakdown, frontier, pair_score, spearman, summary
 from predictor.transfer import WidthLaw
 
-LAWS: tuple[WidthLaw, ...] = ("floor_split", "eq1", "scale", "unchanged")
+LAWS: tuple[WidthLaw, ...] = get_args(WidthLaw)
 PAPER = {
     "total_tok_s_per_gpu_median_ape_pct": 7.0,
     "interactivity_median_ape_pct": 6.0,
@@ -233,7 +233,7 @@ def main() -> int:
     arguments = parser(__doc__ or "")
     arguments.add_argument("--protocol", choices=("P1", "P2", "P3"), default="P2")
     arguments.add_argument("--extra", metavar="FILE", help="more rows of the same format, scored as targets only")
-    arguments.add_argument("--law", choices=LAWS, default="floor_split")
+    arguments.add_argument("--law", choices=LAWS, default="combined")
     return run(evaluate, arguments)
 
 

@@ -170,7 +170,7 @@ def move_anchor(
     shape: Shape,
     target: KernelContext,
     constants: TransferConstants,
-    law: WidthLaw = "floor_split",
+    law: WidthLaw = "combined",
 ) -> MovedSteps:
     """Carry one ladder of an anchor to a target."""
     ladder = anchor.ladders[shape]

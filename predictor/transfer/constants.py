@@ -1,22 +1,22 @@
 """Constants of the transfer laws, one set a GPU vendor. None belongs to a model; each says where it comes from."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from predictor.cards import Platform
-
-# Read at import by nothing else: a law takes a set as an argument, so that an eval can score another one.
 
 
 @dataclass(frozen=True, slots=True)
 class TransferConstants:
-    """What moves a step between layouts.
+    """What moves a step between layouts. ``w/w'`` is the anchor's width over the target's.
 
-    ``stream_share``: share of HBM peak at which attention and dense weights and the cache stream in a step.
-    ``expert_prior_share`` and ``prior_weight``: where the expert share of a ladder is drawn to when its own growth does
-    not tell, and how strongly. ``growth_exponent``: what is left of the growth with batch shrinks with (w/w')^e.
-    ``fixed_min_frac``: least share of the lightest step that is fixed cost. ``allreduce_us`` and ``allreduce_gb_s``:
-    cost of one all-reduce inside a step by group size, (gpus, value) rising. ``prefill_allreduce_share``: share of that
-    bandwidth a prompt's long messages reach; ``prefill_exponent``: the rest of a prompt's cost goes with (w/w')^e.
+    ``stream_share``: share of HBM peak at which attention and dense weights and the cache stream inside a step.
+    ``expert_prior_share``, ``prior_weight``: where a ladder's expert share is drawn to as far as its own growth does
+    not tell, and how strongly. ``growth_exponent``: what no term explains of the growth with batch goes with (w/w')^e.
+    ``fixed_min_frac``: least share of the lightest step that is fixed cost. ``sync_kernels``: kernel occupancies that
+    an all-reduce added to a step costs beyond its α + m/B, since it waits for the slowest rank. ``simulated_weight``:
+    weight of the simulated ratio in the geometric mean with the moved terms. ``prefill_simulated``: prompts move by
+    the simulated ratio, else by all-reduces and width, where ``prefill_allreduce_gb_s`` is what long messages reach by
+    group size, (gpus, GB/s) rising.
     """
 
     stream_share: float
@@ -24,40 +24,46 @@ class TransferConstants:
     prior_weight: float
     growth_exponent: float
     fixed_min_frac: float
-    allreduce_us: tuple[tuple[int, float], ...]
-    allreduce_gb_s: tuple[tuple[int, float], ...]
-    prefill_allreduce_share: float
-    prefill_exponent: float
-    few_experts: bool = False
-    sources: dict[str, str] = field(default_factory=dict)
+    sync_kernels: float
+    simulated_weight: float
+    prefill_simulated: bool
+    prefill_allreduce_gb_s: tuple[tuple[int, float], ...]
 
 
 AMD = TransferConstants(
+    # MI300X, vLLM: 8.4 GB more weights (Ministral-3-8B in bf16 against fp8) cost 2.4 ms a step, 0.66 of HBM peak
+    # (vllm-project/recipes); the closed-form study of the public AMD ladders has 0.6.
     stream_share=0.6,
+    # Kernels saturate at 0.8 of HBM (arXiv 2611.04032 App. B.3) and a trained router touches 0.78–0.89 of the experts a
+    # uniform one does (predictor.expert_load): together the HBM peak.
     expert_prior_share=1.0,
-    prior_weight=0.5,
-    growth_exponent=0.5,
+    prior_weight=0.2,
+    growth_exponent=0.5,  # neutral: halfway between work every rank repeats (0) and work that is split (1)
     fixed_min_frac=0.1,
-    # One-shot custom all-reduce (arXiv 2611.04032 Table 19) and one more kernel's occupancy (Table 5): each waits for
-    # the slowest rank.
-    allreduce_us=((2, 4.9 + 4.98), (4, 5.5 + 4.98), (8, 6.4 + 4.98)),
-    allreduce_gb_s=((2, 60.4), (4, 100.0), (8, 123.0)),
-    prefill_allreduce_share=0.62,
-    prefill_exponent=1.0,
+    sync_kernels=1.0,
+    # No public kernel table covers CDNA, so simulated ratios rest on assumed efficiencies there.
+    simulated_weight=0.0,
+    prefill_simulated=False,
+    # 0.62 of the custom kernel's bandwidth (arXiv 2611.04032 Table 19): with it GLM's published prefill speed-ups come
+    # out, 1.8 from TP2 to TP4 and 1.32 from TP4 to TP8 (App. E).
+    prefill_allreduce_gb_s=((2, 37.4), (4, 62.0), (8, 76.3)),
 )
 NVIDIA = TransferConstants(
+    # Slope of GEMM time over weight bytes at 4 to 16 rows: median 0.79 over H100, H200, B200 and B300 and three engines
+    # (GEMM tables of aiconfigurator-core 0.12.0).
     stream_share=0.8,
     expert_prior_share=1.0,
-    prior_weight=0.5,
-    growth_exponent=0.7,
+    prior_weight=0.2,
+    growth_exponent=0.5,
     fixed_min_frac=0.2,
-    allreduce_us=((2, 4.0), (4, 4.5), (8, 5.5)),
-    allreduce_gb_s=((2, 250.0), (4, 280.0), (8, 320.0)),
-    prefill_allreduce_share=0.62,
-    prefill_exponent=0.7,
+    sync_kernels=1.0,
+    # Kernel models of simulate mode are set on public Hopper and Blackwell tables: an estimate as good as the terms.
+    simulated_weight=0.5,
+    prefill_simulated=True,
+    prefill_allreduce_gb_s=(),
 )
 
-# One GPU's in-node link of the platform the AMD all-reduce constants were measured on (7 links x 76.8 GB/s one way).
+# One GPU's in-node links of the platform the AMD bandwidths were measured on (MI355X, 7 x 76.8 GB/s one way).
 _AMD_REFERENCE_LINK_BYTES_PER_S = 5.38e11
 
 
@@ -67,5 +73,5 @@ def default_constants(platform: Platform) -> TransferConstants:
 
 
 def link_scale(platform: Platform) -> float:
-    """How much faster this platform's links are than those the constants were measured on (AMD only)."""
-    return platform.link_bytes_per_s / _AMD_REFERENCE_LINK_BYTES_PER_S if platform.vendor == "amd" else 1.0
+    """How much faster this platform's links are than those the AMD bandwidths were measured on."""
+    return platform.link_bytes_per_s / _AMD_REFERENCE_LINK_BYTES_PER_S

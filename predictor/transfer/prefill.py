@@ -1,9 +1,9 @@
 """Prompt work across layouts.
 
-The fixed part of a prefill step is kept (paper §3.1.2: 146.9 and 145.9 ms at TP4 and TP8). Of the cost a token, the
-all-reduces of two blocks a layer are moved by their own law and the rest by width::
+The fixed part of a prefill step is kept (paper §3.1.2: 146.9 and 145.9 ms at TP4 and TP8). The cost a token moves by
+the ratio of simulated work where kernel tables back it; elsewhere its all-reduces, two a layer, are moved apart::
 
-    c' = (c − A(w))·(w/w')^e + A(w'),     A(w) = n·2·hidden/(share·B(w))
+    c' = (c − A(w))·w/w' + A(w'),     A(w) = n·2·hidden/B(w)
 
 ``A`` is zero on one GPU, which is why some models gain nothing from TP1 to TP2 and halve from there on.
 """
@@ -11,12 +11,11 @@ all-reduces of two blocks a layer are moved by their own law and the rest by wid
 from predictor.step.model import PrefillCurve
 from predictor.transfer.constants import TransferConstants, default_constants, link_scale
 from predictor.transfer.context import KernelContext
+from predictor.transfer.simulated import simulated_token_ms
 from predictor.transfer.terms import by_gpus
 
 _ACTIVATION_BYTES = 2.0
 _MAX_ALLREDUCE_SHARE = 0.7  # of a measured cost a token: the rest is computation that took some time
-# Bytes on the wire of a quantised quick-reduce against bf16: 4-bit codes and their scales.
-QUICK_REDUCE_INT4 = 0.28
 
 
 def allreduce_ms_per_token(side: KernelContext, constants: TransferConstants) -> float:
@@ -24,21 +23,22 @@ def allreduce_ms_per_token(side: KernelContext, constants: TransferConstants) ->
     if side.gpus == 1:
         return 0.0
     blocks = 1 if side.layout.attn_dp > 1 else 2
-    message = side.card.hidden * _ACTIVATION_BYTES * (QUICK_REDUCE_INT4 if side.allreduce == "quick_int4" else 1.0)
-    bandwidth = by_gpus(constants.allreduce_gb_s, side.gpus) * 1e9 * link_scale(side.platform)
-    return blocks * side.card.layers * message / (bandwidth * constants.prefill_allreduce_share) * 1e3
+    message = side.card.hidden * _ACTIVATION_BYTES
+    bandwidth = by_gpus(constants.prefill_allreduce_gb_s, side.gpus) * 1e9 * link_scale(side.platform)
+    return blocks * side.card.layers * message / bandwidth * 1e3
 
 
 def move_per_token(
     per_token_ms: float, source: KernelContext, target: KernelContext, constants: TransferConstants
 ) -> float:
     """Cost of a prompt token at the target's layout."""
+    if constants.prefill_simulated:
+        return per_token_ms * simulated_token_ms(target) / simulated_token_ms(source)
     modelled = allreduce_ms_per_token(source, constants)
     here = min(modelled, _MAX_ALLREDUCE_SHARE * per_token_ms)
     scale = here / modelled if modelled else 1.0  # a ladder that shows less than the model says keeps its discount
     there = allreduce_ms_per_token(target, constants) * scale
-    width: float = (source.gpus / target.gpus) ** constants.prefill_exponent
-    return (per_token_ms - here) * width + there
+    return (per_token_ms - here) * source.gpus / target.gpus + there
 
 
 def prefill_ratio(

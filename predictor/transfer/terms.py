@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from math import log2
 
+from predictor.comm import collective_law
 from predictor.expert_load import few_experts_slowdown
-from predictor.transfer.constants import TransferConstants, link_scale
+from predictor.transfer.constants import TransferConstants
 from predictor.transfer.context import KernelContext
 from predictor.transfer.work import StepWork, step_work
 from predictor.types import Dtype
@@ -38,12 +39,17 @@ def by_gpus(table: tuple[tuple[int, float], ...], gpus: int) -> float:
 
 
 def allreduce_ms(side: KernelContext, work: StepWork, constants: TransferConstants) -> float:
-    """``collectives · (α + m/B)`` of a decode step (paper B.2)."""
+    """All-reduces a layout adds to a decode step: ``n · (α + m/B + sync)``.
+
+    α is charged here although a step already pays the launch of every kernel it has: these are more kernels.
+    """
     if not work.collectives:
         return 0.0
-    bandwidth = by_gpus(constants.allreduce_gb_s, side.gpus) * 1e9 * link_scale(side.platform)
-    alpha_ms = by_gpus(constants.allreduce_us, side.gpus) / _US_PER_MS
-    return work.collectives * (alpha_ms + work.message_bytes / bandwidth * _MS_PER_S)
+    platform = side.platform
+    nodes = -(-side.gpus // platform.gpus_per_node) if side.gpus > (platform.link_domain_gpus or 0) else 1
+    law = collective_law(platform, "all_reduce", side.gpus, nodes=nodes)
+    sync_us = constants.sync_kernels * platform.kernel_launch_us
+    return work.collectives * (law.us(work.message_bytes) + sync_us) / _US_PER_MS
 
 
 def step_terms(side: KernelContext, batch: float, constants: TransferConstants) -> StepTerms:
@@ -52,7 +58,7 @@ def step_terms(side: KernelContext, batch: float, constants: TransferConstants) 
     hbm = side.platform.hbm_bytes_per_s
     stream = constants.stream_share * hbm
     slowdown = 1.0
-    if constants.few_experts and work.experts_read:
+    if work.experts_read:
         curve = side.platform.expert_read_curve.get(_curve_dtype(side))
         slowdown = few_experts_slowdown(curve, work.experts_read) if curve else 1.0
     return StepTerms(

@@ -1,19 +1,21 @@
 """Decode steps across layouts: the literal Eq. 1 of the paper and the laws scored beside it.
 
-``floor_split`` (the default) moves each part of a step by its own mechanism::
+``floor_split`` moves each part of a step by its own mechanism::
 
     s'(b) = h + D' + K'(b) + x·E'(b) + A'(b) + g(b)·(w/w')^γ
 
 with ``h`` fixed cost (launches, sampling, host), ``D`` dense and attention weights, ``K`` cache reads, ``E`` expert
 bytes of the busiest rank over the HBM peak, ``A`` all-reduces, and ``g`` what is left of the growth with batch. ``x``
 comes from the ladder's own growth (:mod:`predictor.transfer.identify`), ``h`` is what the terms leave of the cheapest
-step. At equal layout and context every term cancels and the measured step is returned exactly.
+step. At equal layout and context every term cancels and the measured step is returned exactly. ``simulated`` multiplies
+the measured step by the ratio of simulated steps. ``combined`` (the default) is the geometric mean of the two, weighted
+by how far public kernel tables back the simulation on the platform: two estimates whose errors differ.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, log2
-from typing import Literal
+from typing import Literal, get_args
 
 from predictor.errors import AnchorRefused, BadInput
 from predictor.step.curve import DecodeCurve
@@ -21,9 +23,10 @@ from predictor.transfer.constants import TransferConstants, default_constants
 from predictor.transfer.context import KernelContext
 from predictor.transfer.identify import split_ladder
 from predictor.transfer.prefill import prefill_ratio
+from predictor.transfer.simulated import simulated_step_ms
 from predictor.transfer.terms import step_terms
 
-WidthLaw = Literal["floor_split", "eq1", "scale", "unchanged"]
+WidthLaw = Literal["combined", "floor_split", "simulated", "eq1", "scale", "unchanged"]
 
 RHO_BOUNDS = (0.5, 1.0)  # paper B.1: an ideal halving, and no gain
 MIN_EXCESS_MS = 1.0  # paper §3.1.2: below it the ratio of excesses is noise
@@ -83,7 +86,7 @@ def move_decode(
     curve: DecodeCurve,
     source: KernelContext,
     target: KernelContext,
-    law: WidthLaw = "floor_split",
+    law: WidthLaw = "combined",
     constants: TransferConstants | None = None,
     shrink: Shrink | None = None,
 ) -> DecodeCurve:
@@ -101,9 +104,14 @@ def move_decode(
         return _scaled(curve, [step * ratio for step in curve.step_ms], ratio)
     if law == "eq1":
         return equation_1(curve, source.gpus, target.gpus, shrink)
-    if law == "floor_split":
+    if law == "floor_split" or (law == "combined" and known.simulated_weight == 0.0):
         return _floor_split(curve, source, target, known)
-    raise BadInput(f"width law {law!r} is not known; known: floor_split, eq1, scale, unchanged")
+    if law == "simulated":
+        return _simulated(curve, source, target, known)
+    if law == "combined":
+        by_terms, by_ratio = (move(curve, source, target, known) for move in (_floor_split, _simulated))
+        return _geometric_mean(by_terms, by_ratio, known.simulated_weight)
+    raise BadInput(f"width law {law!r} is not known; known: {', '.join(get_args(WidthLaw))}")
 
 
 def equation_1(curve: DecodeCurve, width: int, target_width: int, shrink: Shrink | None = None) -> DecodeCurve:
@@ -167,3 +175,27 @@ def _floor_split(
         measured[b] if b in measured else rest.at(b) + step_terms(target, b, constants).total(slowness) for b in batches
     ]
     return DecodeCurve(batches, tuple(max(floor, step) for step in steps), target.context_tokens, tail)
+
+
+def _simulated(
+    curve: DecodeCurve, source: KernelContext, target: KernelContext, constants: TransferConstants
+) -> DecodeCurve:
+    """``s'(b) = s(b) · S'(b)/S(b)`` with S simulated; the ratio s/S is interpolated between measured batches."""
+    scale = DecodeCurve(
+        curve.batches,
+        tuple(step / simulated_step_ms(source, b) for b, step in zip(curve.batches, curve.step_ms, strict=True)),
+        curve.context_tokens,
+    )
+    tail = curve.tail_ms_per_request * prefill_ratio(source, target, curve.tail_ms_per_request, constants)
+    known = dict(zip(curve.batches, curve.step_ms, strict=True)) if source == target else {}
+    batches = refined_batches(curve.batches)
+    steps = tuple(known.get(b) or scale.at(b) * simulated_step_ms(target, b) for b in batches)
+    return DecodeCurve(batches, steps, target.context_tokens, tail)
+
+
+def _geometric_mean(first: DecodeCurve, second: DecodeCurve, weight: float) -> DecodeCurve:
+    """Of two curves on the same batches; equal steps come back unchanged."""
+    steps = [
+        a if a == b else a ** (1.0 - weight) * b**weight for a, b in zip(first.step_ms, second.step_ms, strict=True)
+    ]
+    return DecodeCurve(first.batches, tuple(steps), first.context_tokens, first.tail_ms_per_request)
