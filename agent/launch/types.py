@@ -6,7 +6,7 @@ the plan (a shell on known nodes, Docker Compose, Kubernetes), not by the engine
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from predictor.cards import EngineProfile, EngineVersion, ModelCard, Platform
@@ -41,6 +41,10 @@ class Command:
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
     files: tuple[LaunchFile, ...] = ()
+
+    def with_env(self, more: tuple[tuple[str, str], ...]) -> "Command":
+        """The command with more variables."""
+        return replace(self, env=(*self.env, *more))
 
 
 @dataclass(frozen=True, slots=True)

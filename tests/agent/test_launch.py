@@ -307,6 +307,17 @@ def test_processes_do_not_collide(name: str) -> None:
         assert len(ports) == len(set(ports))
 
 
+def test_a_large_fleet_keeps_its_ports_in_range() -> None:
+    fleet = plan_of(
+        replace(R1, engine="vLLM", layout=Layout(tp=1), replicas=128, prefill=PrefillPool(Layout(), 32, "mori"))
+    )
+    assert fleet.nodes == 20
+    for process in fleet.processes:
+        config = json.loads(flags(process).get("--kv-transfer-config", "{}")).get("kv_connector_extra_config", {})
+        ports = [process.port, *(value for key, value in config.items() if key.endswith("_port"))]
+        assert max(ports) < 2**16
+
+
 def test_devices_are_named_only_where_a_node_is_shared() -> None:
     shared = plan_of(replace(LLAMA, layout=Layout(tp=2), replicas=2))
     host = addresses(shared)

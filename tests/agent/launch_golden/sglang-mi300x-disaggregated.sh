@@ -4,11 +4,11 @@
 # --- on node0 ---
 HIP_VISIBLE_DEVICES=0,1,2,3 SGLANG_USE_AITER=1 python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-70B-Instruct --host 0.0.0.0 --port 8100 --tp-size 4 --chunked-prefill-size 16384 --enable-hierarchical-cache --hicache-size 64 --disaggregation-mode prefill --disaggregation-transfer-backend mori --disaggregation-bootstrap-port 8998 > prefill-0.log 2>&1 &
 HIP_VISIBLE_DEVICES=4,5,6,7 SGLANG_USE_AITER=1 python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-70B-Instruct --host 0.0.0.0 --port 8101 --tp-size 4 --chunked-prefill-size 16384 --enable-hierarchical-cache --hicache-size 64 --disaggregation-mode prefill --disaggregation-transfer-backend mori --disaggregation-bootstrap-port 8999 > prefill-1.log 2>&1 &
-python3 -m sglang_router.launch_router --host 0.0.0.0 --port 8000 --policy round_robin --pd-disaggregation --prefill http://node0:8100 8998 --prefill http://node0:8101 8999 --decode http://node1:8102 --decode http://node1:8103 > router.log 2>&1 &
+python3 -m sglang_router.launch_router --host 0.0.0.0 --port 8000 --policy round_robin --pd-disaggregation --prefill http://node0:8100 8998 --prefill http://node0:8101 8999 --decode http://node1:8100 --decode http://node1:8101 > router.log 2>&1 &
 
 # --- on node1 ---
-HIP_VISIBLE_DEVICES=0,1,2,3 SGLANG_USE_AITER=1 python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-70B-Instruct --host 0.0.0.0 --port 8102 --tp-size 4 --disaggregation-mode decode --disaggregation-transfer-backend mori > decode-0.log 2>&1 &
-HIP_VISIBLE_DEVICES=4,5,6,7 SGLANG_USE_AITER=1 python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-70B-Instruct --host 0.0.0.0 --port 8103 --tp-size 4 --disaggregation-mode decode --disaggregation-transfer-backend mori > decode-1.log 2>&1 &
+HIP_VISIBLE_DEVICES=0,1,2,3 SGLANG_USE_AITER=1 python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-70B-Instruct --host 0.0.0.0 --port 8100 --tp-size 4 --disaggregation-mode decode --disaggregation-transfer-backend mori > decode-0.log 2>&1 &
+HIP_VISIBLE_DEVICES=4,5,6,7 SGLANG_USE_AITER=1 python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-70B-Instruct --host 0.0.0.0 --port 8101 --tp-size 4 --disaggregation-mode decode --disaggregation-transfer-backend mori > decode-1.log 2>&1 &
 
 # --- wait until it answers, then compare with the prediction ---
 until curl --silent --fail --output /dev/null http://node0:8000/health; do sleep 5; done

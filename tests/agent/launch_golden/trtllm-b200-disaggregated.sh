@@ -32,7 +32,7 @@ context_servers:
 generation_servers:
   num_instances: 1
   urls:
-  - 'node1:8102'
+  - 'node1:8100'
 END
 CUDA_VISIBLE_DEVICES=0,1,2,3 trtllm-serve CHECKPOINT --host 0.0.0.0 --port 8100 --config prefill.yaml > prefill-0.log 2>&1 &
 CUDA_VISIBLE_DEVICES=4,5,6,7 trtllm-serve CHECKPOINT --host 0.0.0.0 --port 8101 --config prefill.yaml > prefill-1.log 2>&1 &
@@ -58,7 +58,7 @@ speculative_config:
 cache_transceiver_config:
   backend: NIXL
 END
-trtllm-serve CHECKPOINT --host 0.0.0.0 --port 8102 --config decode.yaml > decode-0.log 2>&1 &
+trtllm-serve CHECKPOINT --host 0.0.0.0 --port 8100 --config decode.yaml > decode-0.log 2>&1 &
 
 # --- wait until it answers, then compare with the prediction ---
 until curl --silent --fail --output /dev/null http://node0:8000/health; do sleep 5; done
