@@ -92,7 +92,7 @@ def run_of(row: AmdRow) -> ClosedLoopRun:
         max_running=known.cap(row.spec != "none"),
         token_budget=known.token_budget * row.layout.attn_dp,
         discipline=known.discipline,
-        poll_steps=known.poll_steps,
+        poll_steps=known.poll(row.clients),
     )
 
 

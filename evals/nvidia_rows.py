@@ -300,18 +300,15 @@ def assign_extra(
     return result
 
 
-MODEL_NAMES = {"deepseek-r1": "DeepSeek-R1", "gpt-oss-120b": "gpt-oss-120b"}
-
-
 def load_extra(path: Path, known: Sequence[NvidiaRow], first_index: int) -> list[NvidiaRow]:
-    """Rows of the package's format; models named as the corpus names them."""
-    models = {row.model.lower(): row.model for row in known}
+    """Rows of the package's format; models named as the corpus names the same checkpoints."""
+    own = {row.id: row.model for row in known}
+    models = {_checkpoint(raw): own[raw["id"]] for raw in _read(silicon_file()) if raw["id"] in own}
     rows = []
     for offset, raw in enumerate(_read(path)):
         split = raw["mode"] == "disagg"
         tp, ep, dp = corrected_widths(raw) if not split else _split_widths(raw)
-        name = raw["model_path"].split("/")[-1]
-        model = models.get(name.lower()) or _nearest(name, models)
+        model = models.get(_checkpoint(raw), raw["model_path"].split("/")[-1])
         stack = "/".join((raw["system"], raw["backend"], model, raw["precision"]))
         clients = re.search(r"silicon_concurrency=(\d+)", raw["silicon_data_source"])
         layout = layout_of(tp, ep, dp)
@@ -348,8 +345,5 @@ def _split_widths(raw: Mapping[str, str]) -> tuple[int, int, int]:
     return tp, ep, dp
 
 
-def _nearest(name: str, models: Mapping[str, str]) -> str:
-    """Corpus name whose letters the checkpoint's name begins with, else the name itself."""
-    lowered = name.lower()
-    near = [model for key, model in models.items() if lowered.startswith(key) or key.startswith(lowered)]
-    return max(near, key=len) if near else name
+def _checkpoint(raw: Mapping[str, str]) -> str:
+    return raw["model_path"].split("/")[-1].lower()

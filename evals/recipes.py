@@ -23,7 +23,11 @@ class Recipe:
     running_cap: int = 0
     spec_running_cap: int = 0
     allreduce: str = "custom"
-    poll_steps: int = 1
+    poll_steps: tuple[tuple[int, int], ...] = ((1, 1),)  # (clients from, decode steps between polls)
+
+    def poll(self, clients: int) -> int:
+        """Decode steps between polls for new requests at a load."""
+        return next((steps for least, steps in reversed(self.poll_steps) if clients >= least), 1)
 
     def cap(self, speculates: bool) -> int:
         """Most requests that run at once; a very large number where nothing limits them."""
@@ -47,4 +51,5 @@ def recipe(file: str, engine: str, gpu: str, model: str, precision: str, spec: s
         if all(known[name] == value for name, value in rule["match"].items()):
             settings |= {name: value for name, value in rule.items() if name != "match"}
             break
-    return Recipe(**{**settings, "kv": Dtype(settings["kv"])})
+    polls = tuple((int(least), int(steps)) for least, steps in settings.pop("poll_steps", [[1, 1]]))
+    return Recipe(**{**settings, "kv": Dtype(settings["kv"]), "poll_steps": polls})

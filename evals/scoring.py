@@ -1,7 +1,7 @@
 """Errors, breakdowns, pairs and frontiers, the same for every corpus."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
@@ -18,8 +18,8 @@ METRICS = ("tpot", "ttft", "total_tok_s_per_gpu", "interactivity", "throughput_p
 class Scored:
     """One target: measured and predicted values by metric, and labels to break down by."""
 
-    measured: dict[str, float]
-    predicted: dict[str, float]
+    measured: Mapping[str, float]
+    predicted: Mapping[str, float]
     labels: dict[str, Any]
 
     def ape(self, metric: str) -> float:
@@ -71,6 +71,7 @@ class Option:
     predicted: float
     gpus: int
     name: str = ""
+    is_prediction: bool = True  # False: an anchor row that takes part with its measured value
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,8 @@ def pair_score(
     for options in sets:
         for a, b in combinations(options, 2):
             high, low = max(a.measured, b.measured), min(a.measured, b.measured)
-            if high <= DECISIVE * low or not keep(a, b):
+            told = a.is_prediction or b.is_prediction  # two anchor rows tell nothing
+            if high <= DECISIVE * low or not told or not keep(a, b):
                 continue
             pairs += 1
             mine = by(a) - by(b)

@@ -23,7 +23,7 @@ from predictor.anchors.solve import (
 from predictor.cards import ModelCard
 from predictor.step.curve import DecodeCurve
 from predictor.step.model import PrefillCurve
-from predictor.transfer import KernelContext, TransferConstants, WidthLaw, move_decode, move_prefill
+from predictor.transfer import KernelContext, TransferConstants, WidthLaw, move_decode, move_prefill, refine_decode
 from predictor.transfer.terms import step_terms
 from predictor.transfer.work import weight_counts
 
@@ -175,7 +175,10 @@ def move_anchor(
     """Carry one ladder of an anchor to a target."""
     ladder = anchor.ladders[shape]
     source = replace(anchor.side, context_tokens=ladder.curve.context_tokens)
-    curve = move_decode(ladder.curve, source, target, law, constants)
+    if source == target:
+        curve = refine_decode(ladder.curve, source, constants)
+    else:
+        curve = move_decode(ladder.curve, source, target, law, constants)
     prefill = ladder.prefill
     if law not in ("unchanged", "scale"):
         prefill = move_prefill(prefill, source, target, constants)
@@ -246,10 +249,11 @@ def rate_residual(anchor: ServedAnchor, shape: Shape, clients: float) -> float:
         points.append((m.run.clients, log(m.requests_per_s / rate)))
     if not points:
         return 1.0
-    return exp(_log_interpolate(sorted(points), clients))
+    return exp(log_interpolate(sorted(points), clients))
 
 
-def _log_interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
+def log_interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
+    """Values over rising loads, linear in log load and held at the ends."""
     if x <= points[0][0]:
         return points[0][1]
     for (x0, y0), (x1, y1) in pairwise(points):

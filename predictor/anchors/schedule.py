@@ -32,8 +32,8 @@ class ClosedLoopRun:
     """One benchmark run: C clients at once, ``requests_per_client`` each, lengths on ``[range · nominal, nominal]``.
 
     ``mixed`` steps carry decodes and chunks together; ``prefill_first`` stops decoding while prompts are prefilled.
-    ``poll_steps`` > 1: new requests are noticed only every so many decode steps. ``staggered`` starts spread the clients
-    over one answer instead of sending all at once.
+    ``poll_steps`` > 1: new requests are noticed only every so many decode steps. ``staggered`` starts spread the
+    clients over one answer instead of sending all at once.
     """
 
     clients: int

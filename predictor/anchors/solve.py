@@ -8,10 +8,14 @@ Under continuous batching every admitted prompt stalls the others' decode, so a 
 
 Two prompt lengths at equal loads tell the cost a prompt token ``c`` (what the longer prompt adds, less the cache it
 makes a step read); with one length ``c`` must be given. A ladder whose unknowns outnumber its runs says so.
+
+Where TTFT was recorded it is one more linear mean, and all ladders of a layout are solved together
+(:func:`solve_ladders`): steps by shape and batch, ``c``, ``G``, ``F`` and the host time ``H`` of a request, none
+negative. A light load tells ``H + F + c·n``, the burst of a heavy one ``F`` and ``G`` without ``H``.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 from statistics import median
@@ -20,8 +24,19 @@ import numpy as np
 
 from predictor.anchors.schedule import ClosedLoopRun, Schedule, Usage, schedule
 from predictor.errors import BadInput
+from predictor.linear import non_negative_least_squares
 from predictor.step.curve import DecodeCurve
 from predictor.step.model import PrefillCurve
+
+Shape = tuple[int, int]  # nominal prompt and answer tokens
+
+# Weights of a joint solution, on relative errors. A repeated TTFT differs by 2.5–3.7% and a repeated TPOT by 0.4–0.7%
+# (public runs of one image, medians); cache bytes tie two shapes' steps to some tens of percent.
+TTFT_WEIGHT = 0.35
+SHAPE_TIE_WEIGHT = 2.0
+# Ridge that keeps F, G and H at zero unless runs ask for them, against sizes at which they would matter, ms.
+RIDGE = 0.02
+_RIDGE_SIZES_MS = {"F": 10.0, "G": 10.0, "H": 50.0}
 
 # Steps solved from noisy runs stay above this share of the run's own TPOT: a stall cannot be all of it.
 _MIN_STEP_FRAC = 0.2
@@ -154,3 +169,69 @@ def decode_curve_from_served(
     )
     residual = float(np.median(np.abs(reproduced / measured - 1.0)) * 100.0)
     return SolvedLadder(curve, prefill, residual, determined, tuple(notes))
+
+
+@dataclass(frozen=True, slots=True)
+class SolvedLayout:
+    """All ladders of one layout, solved together: curves by shape, prompt coefficients, host time of a request."""
+
+    curves: Mapping[Shape, DecodeCurve]
+    prefill: PrefillCurve
+    host_ms: float
+
+
+def solve_ladders(
+    ladders: Mapping[Shape, Sequence[ServedPoint]],
+    added_cache_ms: Callable[[Shape, Shape, int], float],
+    ttft_weights: Mapping[Shape, float] | None = None,
+) -> SolvedLayout:
+    """Solve the ladders of one layout for steps, ``c``, ``G``, ``F`` and ``H`` by non-negative least squares.
+
+    ``added_cache_ms(short, long, batch)`` is what the longer shape's cache adds to a step. ``ttft_weights`` lowers a
+    shape's TTFT where its record is in doubt.
+    """
+    shapes = sorted(ladders)
+    knots = {shape: sorted({knot(point.run) for point in ladders[shape]}) for shape in shapes}
+    columns = {pair: i for i, pair in enumerate((s, b) for s in shapes for b in knots[s])}
+    size = len(columns)
+    names = {"c": size, "G": size + 1, "F": size + 2, "H": size + 3}
+    rows: list[list[float]] = []
+    rhs: list[float] = []
+
+    def add(entries: Mapping[int, float], value: float, weight: float) -> None:
+        row = [0.0] * (size + len(names))
+        for column, entry in entries.items():
+            row[column] += entry * weight
+        rows.append(row)
+        rhs.append(value * weight)
+
+    for shape in shapes:
+        first = columns[(shape, knots[shape][0])]
+        for point in ladders[shape]:
+            plan = schedule(point.run)
+            means = [(plan.tpot, point.tpot_ms, 1.0, 0.0)]
+            if point.ttft_ms is not None:
+                means.append((plan.ttft, point.ttft_ms, TTFT_WEIGHT * (ttft_weights or {}).get(shape, 1.0), 1.0))
+            for usage, measured, weight, host in means:
+                steps = {first + i: value for i, value in enumerate(decode_row(usage, knots[shape]))}
+                prompt = {"c": usage.prompt_tokens, "G": usage.prompts, "F": usage.prefill_steps, "H": host}
+                add(steps | {names[name]: value for name, value in prompt.items()}, measured, weight / measured)
+    for short, long in _pairs(shapes):
+        scale = min(point.tpot_ms for point in ladders[short])
+        for batch in sorted(set(knots[short]) & set(knots[long])):
+            tie = {columns[(long, batch)]: 1.0, columns[(short, batch)]: -1.0}
+            add(tie, added_cache_ms(short, long, batch), SHAPE_TIE_WEIGHT / scale)
+    for name, typical in _RIDGE_SIZES_MS.items():
+        add({names[name]: 1.0}, 0.0, RIDGE / typical)
+    solution = non_negative_least_squares(np.array(rows), np.array(rhs))
+    per_token, per_request, fixed, host_ms = (float(value) for value in solution[size:])
+    curves = {}
+    for shape in shapes:
+        floor = _MIN_STEP_FRAC * min(point.tpot_ms for point in ladders[shape])
+        steps_ms = tuple(max(floor, float(solution[columns[(shape, b)]])) for b in knots[shape])
+        curves[shape] = DecodeCurve(tuple(knots[shape]), steps_ms, mean_context(ladders[shape][0].run), per_token)
+    return SolvedLayout(curves, PrefillCurve(fixed, per_token, 0.0, fixed, per_request), host_ms)
+
+
+def _pairs(shapes: Sequence[Shape]) -> list[tuple[Shape, Shape]]:
+    return [(a, b) for i, a in enumerate(shapes) for b in shapes[i + 1 :]]

@@ -3,7 +3,7 @@
 from predictor.transfer.constants import TransferConstants, default_constants
 from predictor.transfer.context import KernelContext
 from predictor.transfer.prefill import move_prefill
-from predictor.transfer.width import Shrink, WidthLaw, equation_1, measured_shrink, move_decode
+from predictor.transfer.width import Shrink, WidthLaw, equation_1, measured_shrink, move_decode, refine_decode
 
 __all__ = [
     "KernelContext",
@@ -15,4 +15,5 @@ __all__ = [
     "measured_shrink",
     "move_decode",
     "move_prefill",
+    "refine_decode",
 ]

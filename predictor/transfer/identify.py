@@ -12,15 +12,12 @@ fixed. Where growth cannot tell ``x`` from ``y`` it is drawn to a prior by one r
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from statistics import median
 
 import numpy as np
-import numpy.typing as npt
 
+from predictor.linear import non_negative_least_squares
 from predictor.transfer.terms import StepTerms
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +27,6 @@ class LadderSplit:
     fixed_ms: float
     expert_slowness: float
     per_request_ms: float
-
-
-def non_negative_least_squares(matrix: FloatArray, rhs: FloatArray) -> FloatArray:
-    """Best non-negative solution over all subsets of a few columns; exact, and deterministic."""
-    columns = matrix.shape[1]
-    best, best_error = np.zeros(columns), float(rhs @ rhs)
-    for size in range(1, columns + 1):
-        for chosen in combinations(range(columns), size):
-            part = matrix[:, chosen]
-            solution, *_ = np.linalg.lstsq(part, rhs, rcond=None)
-            if (solution < 0.0).any():
-                continue
-            residual = rhs - part @ solution
-            error = float(residual @ residual)
-            if error < best_error:
-                best, best_error = np.zeros(columns), error
-                best[list(chosen)] = solution
-    return best
 
 
 def split_ladder(

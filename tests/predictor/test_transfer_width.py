@@ -10,7 +10,7 @@ from predictor.errors import AnchorRefused, BadInput
 from predictor.profiles.loader import model_card, platform
 from predictor.step.curve import DecodeCurve
 from predictor.step.model import PrefillCurve
-from predictor.transfer import KernelContext, equation_1, measured_shrink, move_decode, move_prefill
+from predictor.transfer import KernelContext, equation_1, measured_shrink, move_decode, move_prefill, refine_decode
 from predictor.types import Dtype, Layout, Precision
 
 FP8 = Precision(Dtype.FP8, Dtype.FP8, Dtype.FP8, Dtype.FP8)
@@ -56,8 +56,9 @@ def test_measured_shrink_of_two_doublings_is_applied_twice() -> None:
 def test_identity_is_exact(card: str, gpu: str, steps: list[float]) -> None:
     here = side(card, gpu)
     curve = ladder(steps)
-    moved = move_decode(curve, here, here)
-    by_batch = dict(zip(moved.batches, moved.step_ms, strict=True))
+    assert move_decode(curve, here, here) == curve
+    refined = refine_decode(curve, here)
+    by_batch = dict(zip(refined.batches, refined.step_ms, strict=True))
     assert [by_batch[b] for b in curve.batches] == steps
 
 

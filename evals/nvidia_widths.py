@@ -1,0 +1,83 @@
+"""A wider TP from two narrower widths of the same stack and build: the fixed part solved from both.
+
+With steps at ``w`` and ``2w`` known, the narrower sibling tells what the width law gets wrong over a doubling, and the
+same factor is taken for the doublings beyond::
+
+    s'(b) = M_2w→w'(b) · (s_2w(b) / M_w→2w(b))^log2(w'/2w)
+
+with ``M`` the width law. Exact where the law's relative error is the same for every doubling.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import log2
+from typing import Any
+
+from evals.nvidia_predict import SolvedAnchor, means_of, run_of, solve_anchor
+from evals.nvidia_rows import NvidiaRow, Shape, proxy_tok_s
+from evals.scoring import Scored, summary
+from predictor.anchors.solve import mean_context
+from predictor.step.curve import DecodeCurve
+from predictor.transfer import WidthLaw, default_constants, move_decode, move_prefill
+from predictor.types import Layout
+
+MIN_LOADS = 4
+
+
+def two_widths(rows: Sequence[NvidiaRow], law: WidthLaw) -> dict[str, Any]:
+    """Score every clean plain-TP row whose stack and build have ladders at two narrower widths of its prompt length."""
+    groups: dict[tuple[str, str], dict[Layout, dict[Shape, list[NvidiaRow]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list))
+    )
+    for row in rows:
+        plain = row.layout.ep == 1 and row.layout.attn_dp == 1
+        if row.use and row.clean and not row.split and plain:
+            groups[(row.stack, row.build)][row.layout][row.shape].append(row)
+    scored = []
+    for layouts in groups.values():
+        ladders = {
+            layout: {s: ladder for s, ladder in shapes.items() if len({r.clients for r in ladder}) >= MIN_LOADS}
+            for layout, shapes in layouts.items()
+        }
+        solved = {layout: solve_anchor(shapes) for layout, shapes in ladders.items() if shapes}
+        for layout, shapes in layouts.items():
+            near, far = solved.get(Layout(tp=layout.tp // 2)), solved.get(Layout(tp=layout.tp // 4))
+            if near is None or far is None or layout.tp < 4:
+                continue
+            for shape, targets in shapes.items():
+                if shape in near.rows and shape in far.rows:
+                    curve = corrected(far, near, shape, targets[0], law)
+                    scored += [_scored(row, near, shape, curve) for row in targets]
+    return summary(scored)
+
+
+def corrected(far: SolvedAnchor, near: SolvedAnchor, shape: Shape, target: NvidiaRow, law: WidthLaw) -> DecodeCurve:
+    """The nearer ladder moved to the target, times the law's error between the two measured widths."""
+    source, narrower = near.side(shape), far.side(shape)
+    constants = default_constants(source.platform)
+    wanted = replace(source, layout=target.layout)
+    moved = move_decode(near.solved.curves[shape], source, wanted, law, constants)
+    between = move_decode(far.solved.curves[shape], narrower, source, law, constants)
+    doublings = log2(target.layout.tp / source.layout.tp)
+    measured = near.solved.curves[shape]
+    error = DecodeCurve(
+        measured.batches,
+        tuple(step / between.at(b) for b, step in zip(measured.batches, measured.step_ms, strict=True)),
+        measured.context_tokens,
+    )
+    steps = tuple(step * error.at(b) ** doublings for b, step in zip(moved.batches, moved.step_ms, strict=True))
+    return DecodeCurve(moved.batches, steps, moved.context_tokens, moved.tail_ms_per_request)
+
+
+def _scored(row: NvidiaRow, near: SolvedAnchor, shape: Shape, curve: DecodeCurve) -> Scored:
+    run = run_of(row)
+    source = near.side(shape)
+    target = replace(source, layout=row.layout, context_tokens=mean_context(run))
+    prefill = move_prefill(near.solved.prefill, source, target)
+    means = means_of(run, curve, prefill, near.solved.host_ms)
+    return Scored(_values(row, row.ttft_ms, row.tpot_ms), _values(row, means.ttft_ms, means.tpot_ms), {"row": row})
+
+
+def _values(row: NvidiaRow, ttft_ms: float, tpot_ms: float) -> Mapping[str, float]:
+    return {"tpot": tpot_ms, "throughput_proxy": proxy_tok_s(row.clients, row.osl, ttft_ms, tpot_ms)}
