@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from predictor.des.clock import Clock, TickPrices
+from predictor.des.clock import Clock
 from predictor.des.hub import Sent
 from predictor.des.request import Request
 from predictor.step.model import StepModel
@@ -74,12 +74,12 @@ class OpenArrivals:
         return ()
 
 
-def source_for(workload: Workload, model: StepModel, prices: TickPrices, seed: int) -> ClosedLoop | OpenArrivals:
+def source_for(workload: Workload, model: StepModel, clock: Clock, seed: int) -> ClosedLoop | OpenArrivals:
     """The traffic a workload describes."""
     requests = new_requests(workload, seed)
     if workload.arrival is Arrival.CLOSED:
         staggered = workload.start is StartMode.STAGGERED
-        ticks = prices.clock.ticks
+        ticks = clock.ticks
         stagger = ticks(stagger_ms(model, workload)) if staggered else 0
         return ClosedLoop(requests, workload.concurrency, ticks(workload.think_time_ms), stagger)
-    return OpenArrivals(requests, arrival_gaps_ms(workload, generators(workload, seed)[1]), prices.clock)
+    return OpenArrivals(requests, arrival_gaps_ms(workload, generators(workload, seed)[1]), clock)

@@ -36,16 +36,21 @@ class Clock:
         return ticks / self.per_ms
 
 
+def units_of(model: StepModel) -> int:
+    """Context units a token that a step model needs."""
+    return 1 if model.tokens_per_step == 1.0 else CONTEXT_FRACTION
+
+
 class TickPrices:
     """Memo of a step model in ticks: one list of line pieces a batch, and the prefill coefficients."""
 
     __slots__ = ("_model", "_pieces", "area", "clock", "context_units", "done", "fixed", "grow", "mixed", "token")
 
-    def __init__(self, model: StepModel) -> None:
+    def __init__(self, model: StepModel, context_units: int | None = None) -> None:
         tokens_per_step = model.tokens_per_step
         if tokens_per_step < 1.0:
             raise BadInput(f"tokens_per_step is {tokens_per_step}; a decode step commits at least one token a request")
-        self.context_units = 1 if tokens_per_step == 1.0 else CONTEXT_FRACTION
+        self.context_units = units_of(model) if context_units is None else context_units
         self.grow = round(tokens_per_step * self.context_units)  # context units a decode step adds to a request
         self.clock = Clock(self.context_units)
         ticks, curve = self.clock.ticks, model.prefill

@@ -36,7 +36,7 @@ class Source(Protocol):
 class Replica(Protocol):
     """An engine that the hub can hand requests to."""
 
-    index: int
+    index: int  # in the whole fleet
 
     @property
     def load(self) -> int:
@@ -47,8 +47,16 @@ class Replica(Protocol):
         """Take a request."""
         ...
 
+    def release(self, request: Request) -> None:
+        """The KV of a request it prefilled has left for another pool."""
+        ...
+
     def wake(self, now: int) -> None:
         """Plan, or let what came in shorten the run under way."""
+        ...
+
+    def measure_from(self, now: int) -> None:
+        """The measured time begins: steps that ended by now do not count."""
         ...
 
 
@@ -56,7 +64,15 @@ class Router(Protocol):
     """Picks the replica of a request."""
 
     def pick(self, request: Request, replicas: Sequence[Replica]) -> int:
-        """Index of the replica."""
+        """Position of the replica in the pool."""
+        ...
+
+
+class Handoff(Protocol):
+    """Time of a request's KV between the pools."""
+
+    def ticks(self, request: Request) -> int:
+        """From the end of its prefill until the decode pool holds its cache."""
         ...
 
 
@@ -74,16 +90,31 @@ class Timer(simpy.Event):
 
 
 class Hub:
-    """Moves requests between source, router and replicas."""
+    """Moves requests between source, router and replicas.
 
-    def __init__(self, source: Source, router: Router, recorder: Recorder) -> None:
+    With a hand-off, requests are prefilled by ``replicas`` and decoded by ``decoders``, whose indices go on counting;
+    ``handoff`` says how long their KV travels.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        router: Router,
+        recorder: Recorder,
+        decode_router: Router | None = None,
+        handoff: Handoff | None = None,
+    ) -> None:
         self.env = simpy.Environment()
         self.recorder = recorder
         self.replicas: list[Replica] = []
-        self._source = source
+        self.decoders: list[Replica] = []
         self._router = router
+        self._decode_router = decode_router
+        self._handoff = handoff
+        self._source = source
         self._arrivals: Iterator[Sent] = iter(())
         self._arrived: list[Request] = []
+        self._handed: list[tuple[int, Request]] = []  # prefill replica, request whose KV has arrived
         self._finished: list[tuple[int, list[Request]]] = []
         self._touched: set[int] = set()
         self._turn_due = False
@@ -137,28 +168,70 @@ class Hub:
         now = int(self.env.now)
         arrived, self._arrived = self._arrived, []
         if self._finished:
-            self._finished.sort(key=lambda entry: entry[0])
-            for _, requests in self._finished:
-                for request in requests:
-                    self.recorder.finished(request, now)
-                    for delay, following in self._source.finished(request, now):
-                        if delay == 0:
-                            following.arrival = now
-                            arrived.append(following)
-                        else:
-                            self._send_later(delay, following)
-            self._finished.clear()
+            self._settle(now, arrived)
+        if self._handed:
+            self._deliver(now, arrived)
         if len(arrived) > 1:
             arrived.sort(key=lambda request: request.id)
         for request in arrived:
-            index = self._router.pick(request, self.replicas) if len(self.replicas) > 1 else 0
-            request.replica = index
-            self.replicas[index].submit(request, now)
-            self._touched.add(index)
+            request.replica = self._send(request, self.replicas, self._router, now)
         touched = sorted(self._touched) if len(self._touched) > 1 else list(self._touched)
         self._touched.clear()
+        count = len(self.replicas)
         for index in touched:
-            self.replicas[index].wake(now)
+            replica = self.replicas[index] if index < count else self.decoders[index - count]
+            replica.wake(now)
+
+    def _send(self, request: Request, replicas: Sequence[Replica], router: Router | None, now: int) -> int:
+        position = router.pick(request, replicas) if router is not None and len(replicas) > 1 else 0
+        replica = replicas[position]
+        replica.submit(request, now)
+        self._touched.add(replica.index)
+        return replica.index
+
+    def _settle(self, now: int, arrived: list[Request]) -> None:
+        """Requests that ended a stage: on to the next pool, or back to the source."""
+        self._finished.sort(key=lambda entry: entry[0])
+        for index, requests in self._finished:
+            for request in requests:
+                if self._handoff is not None and index < len(self.replicas):
+                    self._hand_over(index, request, self._handoff.ticks(request))
+                else:
+                    self._complete(request, now, arrived)
+        self._finished.clear()
+
+    def _complete(self, request: Request, now: int, arrived: list[Request]) -> None:
+        if self.recorder.finished(request, now):
+            for replica in (*self.replicas, *self.decoders):
+                replica.measure_from(now)
+        for delay, following in self._source.finished(request, now):
+            if delay:
+                self._send_later(delay, following)
+            else:
+                following.arrival = now
+                arrived.append(following)
 
     def _send_later(self, delay: int, request: Request) -> None:
         self.at(delay, ARRIVE, lambda _: self.arrive(request))
+
+    def _hand_over(self, index: int, request: Request, delay: int) -> None:
+        def arrive(_: simpy.Event) -> None:
+            self._handed.append((index, request))
+            self._ask_turn()
+
+        self.at(delay, ARRIVE, arrive)
+
+    def _deliver(self, now: int, arrived: list[Request]) -> None:
+        """KV that has arrived frees the prefill replica's blocks and joins the decode pool's queue."""
+        handed, self._handed = self._handed, []
+        handed.sort(key=lambda entry: entry[1].id)
+        for index, request in handed:
+            self.replicas[index].release(request)
+            self._touched.add(index)
+            if request.output_tokens == 1:
+                request.first = request.finished = now
+                self._complete(request, now, arrived)
+                continue
+            request.kv_ready = True
+            request.start_step = -1
+            self._send(request, self.decoders, self._decode_router, now)

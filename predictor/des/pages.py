@@ -1,7 +1,7 @@
 """KV blocks of a scheduler that advances many decode steps at once.
 
-A block pool answers five questions: how many blocks are available, what the next decode step takes, how many steps can
-be served, what one request holds, and what it needs next. None of them walks over the requests in the common case.
+Pages answer five questions: how many blocks are available, what the next decode step takes, how many steps can be
+served, what one request holds, and what it needs next. None of them walks over the requests in the common case.
 """
 
 from typing import Protocol
@@ -10,16 +10,27 @@ from predictor.des.request import Request
 from predictor.des.rules import Admission, SchedulerRules
 
 
-class Pages(Protocol):
-    """A block pool. ``step`` is the scheduler's count of decode steps done."""
+class Pool:
+    """Blocks of one KV pool, which several micro-batches may share."""
 
-    total: int
+    __slots__ = ("drafting", "free", "total")
+
+    def __init__(self, blocks: int) -> None:
+        self.total = blocks
+        self.free = blocks
+        self.drafting: list[DraftingPages] = []
+
+
+class Pages(Protocol):
+    """What the requests of one scheduler hold of a pool. ``step`` is the scheduler's count of decode steps done."""
+
+    pool: Pool
 
     def available(self) -> int:
         """Free blocks, or fewer until the pool is next asked to ``settle``."""
         ...
 
-    def settle(self, step: int) -> bool:
+    def settle(self) -> bool:
         """Make ``available`` exact; False when it was exact already."""
         ...
 
@@ -35,8 +46,8 @@ class Pages(Protocol):
         """Blocks the decode step numbered ``step`` takes."""
         ...
 
-    def limit(self, step: int, steps: int) -> int:
-        """How many of the next ``steps`` decode steps find their blocks free."""
+    def limit(self, step: int, steps: int, spare: int = 0) -> int:
+        """How many of the next ``steps`` decode steps find their blocks and leave ``spare`` free."""
         ...
 
     def advance(self, step: int, steps: int) -> None:
@@ -67,41 +78,40 @@ class GrowingPages:
     tells how many blocks any stretch of steps takes.
     """
 
-    __slots__ = ("_decoders", "_phases", "block", "free", "total")
+    __slots__ = ("_decoders", "_phases", "block", "pool")
 
-    def __init__(self, block_tokens: int, blocks: int) -> None:
+    def __init__(self, block_tokens: int, pool: Pool) -> None:
         self.block = block_tokens
-        self.total = blocks
-        self.free = blocks
+        self.pool = pool
         self._phases = [0] * block_tokens
         self._decoders = 0
 
     def available(self) -> int:
         """Exact."""
-        return self.free
+        return self.pool.free
 
-    def settle(self, step: int) -> bool:
+    def settle(self) -> bool:
         """Always settled."""
         return False
 
     def take(self, blocks: int) -> None:
         """See :class:`Pages`."""
-        self.free -= blocks
+        self.pool.free -= blocks
 
     def give(self, blocks: int) -> None:
         """See :class:`Pages`."""
-        self.free += blocks
+        self.pool.free += blocks
 
     def need(self, step: int) -> int:
         """See :class:`Pages`."""
         return self._phases[step % self.block]
 
-    def limit(self, step: int, steps: int) -> int:
+    def limit(self, step: int, steps: int, spare: int = 0) -> int:
         """See :class:`Pages`; walks one cycle of phases at most."""
-        decoders, block, free = self._decoders, self.block, self.free
+        decoders, block, free = self._decoders, self.block, self.pool.free - spare
         if free >= decoders * (steps // block + 2):
             return steps
-        cycles = min(free // decoders, steps // block)  # a full cycle takes one block a decoder
+        cycles = max(0, min(free // decoders, steps // block))  # a full cycle takes one block a decoder
         free -= cycles * decoders
         done = cycles * block
         while done < steps:
@@ -116,7 +126,7 @@ class GrowingPages:
         """See :class:`Pages`."""
         block, phases = self.block, self._phases
         if steps == 1:
-            self.free -= phases[step % block]
+            self.pool.free -= phases[step % block]
             return
         cycles, rest = divmod(steps, block)
         taken = cycles * self._decoders
@@ -124,7 +134,7 @@ class GrowingPages:
             first = step % block
             last = first + rest
             taken += sum(phases[first:last]) if last <= block else sum(phases[first:]) + sum(phases[: last - block])
-        self.free -= taken
+        self.pool.free -= taken
 
     def enter(self, request: Request, step: int) -> None:
         """See :class:`Pages`."""
@@ -143,41 +153,40 @@ class GrowingPages:
         """See :class:`Pages`."""
         self._phases[(request.start_step - request.tokens) % self.block] -= 1
         self._decoders -= 1
-        self.free += -(-(request.tokens + step - request.start_step) // self.block)
+        self.pool.free += -(-(request.tokens + step - request.start_step) // self.block)
 
 
 class ReservedPages:
     """Pool whose requests hold from admission on all the blocks they will ever need."""
 
-    __slots__ = ("free", "total")
+    __slots__ = ("pool",)
 
-    def __init__(self, blocks: int) -> None:
-        self.total = blocks
-        self.free = blocks
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
 
     def available(self) -> int:
         """Exact."""
-        return self.free
+        return self.pool.free
 
-    def settle(self, step: int) -> bool:
+    def settle(self) -> bool:
         """Always settled."""
         return False
 
     def take(self, blocks: int) -> None:
         """See :class:`Pages`."""
-        self.free -= blocks
+        self.pool.free -= blocks
 
     def give(self, blocks: int) -> None:
         """See :class:`Pages`."""
-        self.free += blocks
+        self.pool.free += blocks
 
     def need(self, step: int) -> int:
         """Nothing: all was taken at admission."""
         return 0
 
-    def limit(self, step: int, steps: int) -> int:
-        """All of them."""
-        return steps
+    def limit(self, step: int, steps: int, spare: int = 0) -> int:
+        """All of them, as nothing grows."""
+        return steps if self.pool.free >= spare else 0
 
     def advance(self, step: int, steps: int) -> None:
         """Nothing to take."""
@@ -195,67 +204,75 @@ class ReservedPages:
 
     def leave(self, request: Request, step: int) -> None:
         """See :class:`Pages`."""
-        self.free += request.held
+        self.pool.free += request.held
 
 
 class DraftingPages:
-    """Pool whose decoders grow by a fractional number of tokens a step and hold slots for drafted tokens.
+    """Pages of decoders that grow by a fractional number of tokens a step and hold slots for drafted tokens.
 
-    Block edges come at no fixed period, so what is held is a lower bound of the free blocks from the last count, and
-    the requests are only counted when the bound does not settle the question. ``request.held`` is what the request held
-    at that count.
+    Block edges come at no fixed period, so the pool's free count leaves out what decoders took since they were last
+    counted, and a bound on it stands in. They are counted only when the bound does not settle the question.
+    ``request.held`` is what a request held when it was last counted.
     """
 
-    __slots__ = ("_base", "_counted", "_decoders", "_draft", "_grow", "_step", "_unit", "block", "total")
+    __slots__ = ("_counted", "_decoders", "_draft", "_grow", "_step", "_unit", "block", "pool")
 
-    def __init__(self, block_tokens: int, blocks: int, grow: int, unit: int, draft_tokens: int) -> None:
+    def __init__(self, block_tokens: int, pool: Pool, grow: int, unit: int, draft_tokens: int) -> None:
         self.block = block_tokens
-        self.total = blocks
-        self._base = blocks  # free blocks if every decoder still held what was counted
+        self.pool = pool
+        pool.drafting.append(self)
         self._counted = 0  # step of the last count
         self._step = 0
         self._decoders: dict[int, Request] = {}
         self._grow, self._unit, self._draft = grow, unit, draft_tokens
 
     def _most_grown(self, steps: int) -> int:
-        """Blocks a decoder can have taken at most in so many steps since the count."""
+        """Blocks a decoder can have taken at most in so many steps."""
         return 0 if steps == 0 else (steps * self._grow // self._unit + self._draft) // self.block + 2
+
+    def _uncounted(self) -> int:
+        """Blocks taken since the last count, at most."""
+        return len(self._decoders) * self._most_grown(self._step - self._counted)
+
+    def _count(self) -> None:
+        step = self._step
+        for request in self._decoders.values():
+            held = self.held(request, step)
+            self.pool.free -= held - request.held
+            request.held = held
+        self._counted = step
 
     def available(self) -> int:
         """A lower bound, exact right after ``settle``."""
-        return self._base - len(self._decoders) * self._most_grown(self._step - self._counted)
+        return self.pool.free - sum([pages._uncounted() for pages in self.pool.drafting])
 
-    def settle(self, step: int) -> bool:
-        """Count every decoder's blocks."""
-        if self._counted == step:
-            return False
-        for request in self._decoders.values():
-            held = self.held(request, step)
-            self._base -= held - request.held
-            request.held = held
-        self._counted = self._step = step
-        return True
+    def settle(self) -> bool:
+        """Count every decoder's blocks, those of other micro-batches on the pool too."""
+        behind = [pages for pages in self.pool.drafting if pages._counted != pages._step]
+        for pages in behind:
+            pages._count()
+        return bool(behind)
 
     def take(self, blocks: int) -> None:
         """See :class:`Pages`."""
-        self._base -= blocks
+        self.pool.free -= blocks
 
     def give(self, blocks: int) -> None:
         """See :class:`Pages`."""
-        self._base += blocks
+        self.pool.free += blocks
 
     def need(self, step: int) -> int:
         """See :class:`Pages`."""
         return sum([self.request_need(request, step) for request in self._decoders.values()])
 
-    def limit(self, step: int, steps: int) -> int:
+    def limit(self, step: int, steps: int, spare: int = 0) -> int:
         """See :class:`Pages`; counts, and walks step by step, only when the pool is tight."""
-        count = len(self._decoders)
-        if self._base >= count * self._most_grown(step - self._counted + steps):
+        most = len(self._decoders) * self._most_grown(steps)
+        if self.available() - spare >= most:
             return steps
-        self.settle(step)
-        free = self._base
-        if free >= count * self._most_grown(steps):
+        self.settle()
+        free = self.pool.free - spare
+        if free >= most:
             return steps
         done = 0
         while done < steps:
@@ -293,13 +310,13 @@ class DraftingPages:
     def leave(self, request: Request, step: int) -> None:
         """See :class:`Pages`."""
         del self._decoders[request.id]
-        self._base += request.held
+        self.pool.free += request.held
 
 
-def pages_for(rules: SchedulerRules, blocks: int, grow: int, unit: int) -> Pages:
-    """The pool for these rules and this growth a step (``grow`` / ``unit`` tokens)."""
+def pages_for(rules: SchedulerRules, pool: Pool, grow: int, unit: int) -> Pages:
+    """Pages of a pool for these rules and this growth a step (``grow`` / ``unit`` tokens)."""
     if rules.admission is Admission.RESERVE_MAX_OUTPUT:
-        return ReservedPages(blocks)
+        return ReservedPages(pool)
     if grow == unit and rules.draft_tokens == 0:
-        return GrowingPages(rules.block_tokens, blocks)
-    return DraftingPages(rules.block_tokens, blocks, grow, unit, rules.draft_tokens)
+        return GrowingPages(rules.block_tokens, pool)
+    return DraftingPages(rules.block_tokens, pool, grow, unit, rules.draft_tokens)

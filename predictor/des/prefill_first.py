@@ -3,6 +3,9 @@
 While any prompt can be prefilled, decode stalls; the stalled decoders' next gap spans those steps.
 """
 
+from collections import deque
+
+from predictor.des.pages import Pool
 from predictor.des.request import Gap, PrefixCache, Request
 from predictor.des.rules import Admission, SchedulerRules, Victim
 from predictor.des.runs import RunScheduler
@@ -14,21 +17,26 @@ class PrefillFirstScheduler(RunScheduler):
     def __init__(
         self,
         rules: SchedulerRules,
-        kv_blocks: int,
+        pool: Pool,
         *,
         grow: int = 1,
         unit: int = 1,
         prefix_cache: PrefixCache | None = None,
         poll_interval_steps: int = 0,
+        queue: deque[Request] | None = None,
+        prefill_only: bool = False,
     ) -> None:
         super().__init__(
             rules,
-            kv_blocks,
+            pool,
             grow=grow,
             unit=unit,
             prefix_cache=prefix_cache,
             poll_interval_steps=poll_interval_steps,
+            queue=queue,
+            prefill_only=prefill_only,
         )
+        self.hold = False  # set from outside: no prefill in the next plan
         self._estimates = rules.admission is Admission.ESTIMATE_RATIO
         self._full = False  # an admission failed, and the batch has not shrunk since
         self._shrunk = False
@@ -40,29 +48,32 @@ class PrefillFirstScheduler(RunScheduler):
         self._new: list[tuple[int, int]] = []  # (stamp of the first token, rows) of decoders that have not decoded yet
 
     def may_admit(self) -> bool:
-        """See :class:`RunScheduler`."""
-        return super().may_admit() and not (self._full and not self._poll)
+        """See :class:`RunScheduler`; a first failed try, at the running cap too, is remembered until the batch shrinks."""
+        if self._estimates and not self._poll:
+            return not self._full
+        return super().may_admit()
 
     # Planning
 
     def plan(self, stamp: int, seen: int) -> int:
         """See :class:`RunScheduler`."""
-        self.skip = self.prompt_tokens = self.prompt_area = self.prompts_done = 0
+        self.prompt_tokens = self.prompt_area = self.prompts_done = 0
         if self.inbox or self._poll:
-            self._receive(seen)
+            self.receive(seen)
         if not self.decoders:
             self._full = self._shrunk = False
-        if self._partials or (self.waiting and not self._full):
+        self.admit_ready(stamp)
+        if not self.hold and (self._partials or (self.waiting and not self._full)):
             self._plan_prefill(stamp)
             if self.prompt_tokens:
                 self.steps = 1
-                self.batch = self.weight = self.context = self.growth = 0
+                self.batch = self.weight = self.late_weight = self.context = self.growth = 0
                 return 1
         if not self.decoders:
             return self._rows(0)
         steps = self.pages.limit(self._step, self._until_end())
         if not steps:
-            self._retract(stamp)
+            self._retract()
             steps = 1
         if (
             self._shrunk and self._full
@@ -70,17 +81,19 @@ class PrefillFirstScheduler(RunScheduler):
             self._full = False
             steps = 1
         self._shrunk = False
+        self._rows(steps)
         self._tell_stalled(stamp)
-        return self._rows(steps)
+        return self.steps
 
     def _tell_stalled(self, stamp: int) -> None:
         """Gaps of decoders whose last token did not come at the boundary just reached."""
         fresh = sum(rows for _, rows in self._new)
         others = self.decoders - len(self._ended) - fresh
+        self.late_weight = 0
         if all(token == stamp for token, _ in self._new) and (not others or self._last_decode == stamp):
             self._new.clear()
             return
-        self.skip = 1
+        self.weight, self.late_weight = 0, self.weight
         if others:
             self.gaps.append(Gap(self._last_decode, stamp, others, True))
         self.gaps.extend(Gap(token, stamp, rows, True) for token, rows in self._new if rows)
@@ -89,12 +102,53 @@ class PrefillFirstScheduler(RunScheduler):
     def _plan_prefill(self, stamp: int) -> None:
         chunks, more, budget = self._next_chunks(self.rules.prompt_budget)
         if not self._available(more):
+            if not self.decoders:  # other micro-batches hold the pool
+                self._preempt(self._partials[-1])
             return  # decode goes on until the next chunk fits
         self._resume(chunks)
         if self._estimates:
             self._admit_by_estimate(stamp, budget)
         else:
             self._admit(stamp, budget, 0)
+
+    # What a prefill delayer asks
+
+    def admit_ready(self, stamp: int) -> None:
+        """Let requests in whose KV is there; they are no prefill work."""
+        if self.waiting and self.waiting[0].kv_ready and not self._full:
+            self._admit_ready(stamp)
+
+    @property
+    def partial(self) -> bool:
+        """Whether a prompt is half prefilled."""
+        return bool(self._partials)
+
+    @property
+    def free_blocks(self) -> int:
+        """Free KV blocks, exact."""
+        self.pages.settle()
+        return self.pages.available()
+
+    def head_gate(self) -> int | None:
+        """Blocks that the head of the queue needs free; None where no request could enter."""
+        if not self.waiting or len(self.running) >= self.cap:
+            return None
+        return self.rules.blocks(self._gate_tokens(self.waiting[0])) + (self._watermark if self.running else 0)
+
+    def pending_tokens(self) -> int:
+        """Prompt tokens that wait, up to one step's budget."""
+        budget, pending = self.rules.prompt_budget, 0
+        for request in self._partials:
+            pending += request.tokens - request.computed
+        for request in self.waiting:
+            if pending >= budget:
+                break
+            pending += request.tokens
+        return min(pending, budget)
+
+    def steps_leaving(self, steps: int, spare: int) -> int:
+        """How many of the next decode steps leave so many blocks free."""
+        return self.pages.limit(self._step, steps, spare) if self.decoders else steps
 
     # SGLang admission
 
@@ -109,7 +163,7 @@ class PrefillFirstScheduler(RunScheduler):
         promised = self._estimated_units() + sum(self._clip(request.left) * scale for request in self._starting)
         waiting = self.waiting
         while waiting:
-            if len(running) >= self._cap:
+            if len(running) >= self.cap:
                 self._full = True
                 return
             request = waiting[0]
@@ -150,7 +204,7 @@ class PrefillFirstScheduler(RunScheduler):
         """Whether the free KV exceeds so many token units."""
         scale = self.rules.ratio.denominator * self.rules.block_tokens
         pages = self.pages
-        return pages.available() * scale > units or (pages.settle(self._step) and pages.available() * scale > units)
+        return pages.available() * scale > units or (pages.settle() and pages.available() * scale > units)
 
     def _estimated_units(self) -> int:
         """KV the decoders are estimated to need still: the ratio times their clipped outstanding output."""
@@ -178,19 +232,19 @@ class PrefillFirstScheduler(RunScheduler):
 
     # Out of KV in decode
 
-    def _retract(self, stamp: int) -> None:
+    def _retract(self) -> None:
         """Free KV until the next decode step fits; at least one request survives."""
         pages, step = self.pages, self._step
-        pages.settle(step)
+        pages.settle()
         last = self.rules.victim is Victim.LAST
         victims = list(self.running.values())
         if not last:
             victims = [request for request in victims if request.start_step >= 0]
             victims.sort(key=lambda request: (self._generated(request), -request.prompt_tokens), reverse=True)
         while len(victims) > 1 and pages.need(step) > pages.available():
-            self._preempt(victims.pop(), stamp)
+            self._preempt(victims.pop())
         while self._partials and pages.need(step) > pages.available():
-            self._preempt(self._partials[-1], stamp)
+            self._preempt(self._partials[-1])
         if self._estimates:
             survivors = [request for request in self.running.values() if request.start_step >= 0]
             generated = sum(self._generated(request) for request in survivors)
@@ -201,7 +255,7 @@ class PrefillFirstScheduler(RunScheduler):
     def _generated(self, request: Request) -> int:
         return min(self._known(request) - request.prompt_tokens, request.output_tokens)
 
-    def _last_token_stamp(self, victim: Request, stamp: int) -> int:
+    def _last_token_stamp(self, victim: Request) -> int:
         if victim.start_step < self._step:
             return self._last_decode
         self._new = [(token, rows - (token == victim.last_token)) for token, rows in self._new]
@@ -222,37 +276,25 @@ class PrefillFirstScheduler(RunScheduler):
         self._long -= request.left > self.rules.clip_max_new_tokens
 
     def _start(self, stamp: int, finished: list[Request]) -> None:
-        ended, before = len(finished), self.decoders
-        starting = list(self._starting)
+        before = len(finished)
         super()._start(stamp, finished)
-        for request in starting:
-            if request.finished < 0:
-                request.last_token = stamp
-                request.end_step = self._step + request.left
-                self._left_at_zero += request.end_step
-                self._long += request.left > self.rules.clip_max_new_tokens
-        if len(finished) > ended:
+        if len(finished) > before:
             self._full = False
-        if self.decoders > before:
-            self._new.append((stamp, self.decoders - before))
 
+    def _begin_decode(self, request: Request, stamp: int) -> None:
+        super()._begin_decode(request, stamp)
+        request.last_token = stamp
+        request.end_step = self._step + request.left
+        self._left_at_zero += request.end_step
+        self._long += request.left > self.rules.clip_max_new_tokens
+        if self._new and self._new[-1][0] == stamp:
+            self._new[-1] = (stamp, self._new[-1][1] + 1)
+        else:
+            self._new.append((stamp, 1))
 
-def scheduler_for(
-    rules: SchedulerRules,
-    kv_blocks: int,
-    *,
-    grow: int = 1,
-    unit: int = 1,
-    prefix_cache: PrefixCache | None = None,
-    poll_interval_steps: int = 0,
-) -> RunScheduler:
-    """The run-planning scheduler for these rules."""
-    kind = RunScheduler if rules.mixed_steps else PrefillFirstScheduler
-    return kind(
-        rules,
-        kv_blocks,
-        grow=grow,
-        unit=unit,
-        prefix_cache=prefix_cache,
-        poll_interval_steps=poll_interval_steps,
-    )
+    def _ready_fits(self, request: Request) -> bool:
+        if not self._estimates:
+            return super()._ready_fits(request)
+        scale = self.rules.ratio.denominator
+        asked = (request.tokens + self._clip(request.left)) * scale
+        return self._leaves_more_than(asked + self._estimated_units())

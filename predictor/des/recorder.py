@@ -30,7 +30,7 @@ class Recorder:
         self._decoding = self._busy = 0
         self._output_tokens = self._prompt_tokens = self._cached_tokens = 0
 
-    def run(self, first: int, growth: int, steps: int, weight: int, rows: int, skip: int, prompt: bool) -> None:
+    def run(self, first: int, growth: int, steps: int, rows: int, prompt: bool, mixed: bool) -> None:
         """A run of ``steps`` steps lasting ``first``, ``first`` + ``growth``, ... ticks, with ``rows`` in decode."""
         duration = steps * first + growth * (steps * (steps - 1) // 2)
         self._runs += 1
@@ -39,10 +39,16 @@ class Recorder:
         self._decoding += rows * duration
         if prompt:
             self._prompt_steps += 1
-            self._mixed_steps += weight > 0
-        if steps > skip and weight:
-            per_ms = self._clock.per_ms
-            self._gaps.extend(((first + skip * growth) / per_ms, growth / per_ms, steps - skip, weight))
+            self._mixed_steps += mixed
+
+    def decoding(self, rows: int, duration: int) -> None:
+        """Requests in decode over a time that no run tells."""
+        self._decoding += rows * duration
+
+    def gaps_of_run(self, first: int, growth: int, steps: int, weight: int) -> None:
+        """The steps of a run as gaps of ``weight`` rows."""
+        per_ms = self._clock.per_ms
+        self._gaps.extend((first / per_ms, growth / per_ms, steps, weight))
 
     def gap(self, duration: int, weight: int) -> None:
         """Gaps told one by one."""
@@ -52,8 +58,9 @@ class Recorder:
         """Preemptions since the last call."""
         self._preemptions += count
 
-    def finished(self, request: Request, now: int) -> None:
-        """A request got its last token."""
+    def finished(self, request: Request, now: int) -> bool:
+        """A request got its last token; True when the measured time begins with it."""
+        opens = False
         self.last_finish = now
         self._output_tokens += request.output_tokens
         self._prompt_tokens += request.prompt_tokens
@@ -62,8 +69,9 @@ class Recorder:
             self._warm_left -= 1
             if not self._warm_left:
                 self._reset(now)
+                opens = True
         if request.id < self._warm:
-            return
+            return opens
         ms = self._clock.ms
         self._requests.extend(
             (
@@ -79,6 +87,7 @@ class Recorder:
                 request.replica,
             )
         )
+        return opens
 
     def totals(self) -> Totals:
         """Counts and sums in ms."""

@@ -6,7 +6,8 @@ import simpy
 
 from predictor.des.clock import TickPrices
 from predictor.des.hub import END, Hub
-from predictor.des.request import Request
+from predictor.des.ranks import RankGroup
+from predictor.des.request import Gap, Request
 from predictor.des.runs import RunScheduler
 
 
@@ -37,7 +38,7 @@ class RunReplica:
         self,
         hub: Hub,
         index: int,
-        scheduler: RunScheduler,
+        scheduler: RunScheduler | RankGroup,
         prices: TickPrices,
         longest_run: int | None = None,
         first_step_stall: int = 0,
@@ -53,6 +54,8 @@ class RunReplica:
         self._version = 0  # of the planned end; a timer of an older one is void
         self._started = self._steps = self._first = self._growth = self._rows = self._preemptions = 0
         self._seen = -1  # start of the step that ended last
+        self._unmeasured = 0  # steps of the run that ended before the measured time
+        self._late_gaps: list[Gap] = []
 
     @property
     def load(self) -> int:
@@ -63,6 +66,10 @@ class RunReplica:
         """Take a request; it is planned for at the next ``wake``."""
         self.scheduler.check(request)
         self.scheduler.submit(request, now)
+
+    def release(self, request: Request) -> None:
+        """The KV of a request prefilled here has left."""
+        self.scheduler.release(request)
 
     def wake(self, now: int) -> None:
         """Begin a run, or cut the one under way at the first boundary that can serve what came in."""
@@ -109,7 +116,8 @@ class RunReplica:
             first, growth, steps, self._stall = first + self._stall, 0, 1, 0
         if self._longest is not None:
             steps = min(steps, self._longest)
-        self._tell_gaps(first)
+        self._late_gaps = scheduler.gaps[:]
+        scheduler.gaps.clear()
         self._started, self._steps, self._first, self._growth = now, steps, first, growth
         self._rows = scheduler.decoders
         self._busy = True
@@ -124,21 +132,40 @@ class RunReplica:
 
         self._hub.at(delay, END, end)
 
+    def measure_from(self, now: int) -> None:
+        """The measured time begins: steps that ended by now do not count."""
+        if self._busy:
+            elapsed, steps = now - self._started, self._steps
+            done = min(steps, steps_until(elapsed, self._first, self._growth))
+            self._unmeasured = done if self._duration(done) <= elapsed else done - 1
+
     def _commit(self, now: int) -> list[Request]:
         scheduler, steps = self.scheduler, self._steps
-        self._record.run(
-            self._first, self._growth, steps, scheduler.weight, self._rows, scheduler.skip, scheduler.prompt_tokens > 0
-        )
+        self._record_run(self._unmeasured)
+        self._unmeasured = 0
         self._seen = now - self._first - (steps - 1) * self._growth
         self._busy = False
         self._version += 1
         finished = scheduler.commit(steps, now)
-        self._tell_gaps(0)
+        for gap in scheduler.gaps:
+            self._record.gap(gap.end - gap.start, gap.weight)
+        scheduler.gaps.clear()
         return finished
 
-    def _tell_gaps(self, first_step: int) -> None:
-        gaps = self.scheduler.gaps
-        if gaps:
-            for gap in gaps:
-                self._record.gap(gap.end - gap.start + (first_step if gap.first_step else 0), gap.weight)
-            gaps.clear()
+    def _record_run(self, skipped: int) -> None:
+        """Write down the run without its first ``skipped`` steps."""
+        scheduler, growth, record = self.scheduler, self._growth, self._record
+        first, steps = self._first + skipped * growth, self._steps - skipped
+        prompt = scheduler.prompt_tokens > 0
+        record.run(first, growth, steps, self._rows, prompt, prompt and scheduler.batch > 0)
+        if scheduler.weight:
+            record.gaps_of_run(first, growth, steps, scheduler.weight)
+        if not scheduler.late_weight:
+            return
+        if skipped:
+            record.gaps_of_run(first, growth, steps, scheduler.late_weight)
+            return
+        for gap in self._late_gaps:
+            record.gap(gap.end - gap.start + first, gap.weight)
+        if steps > 1:
+            record.gaps_of_run(first + growth, growth, steps - 1, scheduler.late_weight)

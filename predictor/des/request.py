@@ -32,6 +32,7 @@ class Request:
         "preemptions",
         "prompt_tokens",
         "queued",
+        "rank",
         "replica",
         "seq",
         "start_step",
@@ -62,6 +63,7 @@ class Request:
         self.cached_tokens = 0  # prefix found at the first admission
         self.preemptions = 0
         self.replica = 0
+        self.rank = 0
         self.kv_ready = False  # its KV arrives by a hand-off: it joins decode without a prefill step
 
 

@@ -36,6 +36,13 @@ class QueuePolicy(StrEnum):
     LONGEST_OUTPUT = "lof"
 
 
+class RankRouting(StrEnum):
+    """Which attention-DP rank of a replica takes a request."""
+
+    ROUND_ROBIN = "round_robin"
+    LEAST_REQUESTS = "least_requests"
+
+
 RATIO_SCALE = 1_000_000  # the new-token ratio is kept in millionths of a decay step's 600th, so that sums stay exact
 
 
@@ -79,11 +86,12 @@ class RatioSchedule:
 
 @dataclass(frozen=True, slots=True)
 class PrefillDelayer:
-    """ATOM under attention DP: hold prefill until every rank has some and the step is nearly full.
+    """ATOM under attention DP: hold prefill back so that short prompts share a step; ticks are engine steps.
 
-    Ticks are engine steps. Prefill is let through at once when no rank decodes, when KV use passes ``kv_frac``, after
-    ``wait_ticks`` of waiting, after ``partial_ticks`` with some but not all ranks ready, or after ``stalled_ticks``
-    without growth of the waiting work.
+    It is let through when no rank decodes, a rank that could prefill uses ``kv_frac`` of its KV, it was held for
+    ``wait_ticks`` (``partial_ticks`` with a prompt half prefilled), or all ranks could prefill and either
+    ``fill_frac`` of their budgets is pending or nothing was added for ``stalled_ticks``.
+    source: ROCm/ATOM atom/utils/envs.py, ATOM_PREFILL_DELAYER_* defaults
     """
 
     fill_frac: float = 0.9
@@ -121,6 +129,7 @@ class SchedulerRules:
     lpm_queue_limit: int = 128
     draft_tokens: int = 0  # drafted tokens a decode row carries, which count against the budget
     delayer: PrefillDelayer | None = None
+    rank_routing: RankRouting = RankRouting.LEAST_REQUESTS
 
     def __post_init__(self) -> None:
         for name, low in (("max_running", 1), ("token_budget", 1), ("block_tokens", 1), ("chunk_floor_tokens", 1)):

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from predictor.des.pages import pages_for
+from predictor.des.pages import Pool, pages_for
 from predictor.des.request import Gap, PrefixCache, Request
 from predictor.des.rules import Admission, QueuePolicy, SchedulerRules
 from predictor.errors import DoesNotFit
@@ -20,39 +20,43 @@ Chunk = tuple[Request, int, int]  # request, tokens, blocks it takes
 
 
 class RunScheduler:
-    """Queue, KV pool and running requests of an engine that mixes prompt chunks into decode steps.
+    """Queue, KV pool and running requests of an engine; :mod:`mixed` and :mod:`prefill_first` plan its runs.
 
     After ``plan`` these describe the run: ``steps`` (most it may last; 0: nothing to do), ``batch`` decode rows that
-    read ``context`` units in all, growing by ``growth`` units a step, ``weight`` rows that yield a token, ``skip`` = 1
-    if the first step's gaps are told in ``gaps`` instead, and what prompts add: ``prompt_tokens`` new tokens,
-    ``prompt_area`` (sum of n² + 2np over chunks) and ``prompts_done`` prompts that end.
+    read ``context`` units in all, growing by ``growth`` units a step, the rows that yield a token (``weight``, and
+    ``late_weight`` those whose first gap is told in ``gaps`` instead), and what prompts add: ``prompt_tokens`` new
+    tokens, ``prompt_area`` (sum of n² + 2np over chunks) and ``prompts_done`` prompts that end.
     """
 
     def __init__(
         self,
         rules: SchedulerRules,
-        kv_blocks: int,
+        pool: Pool,
         *,
         grow: int = 1,
         unit: int = 1,
         prefix_cache: PrefixCache | None = None,
         poll_interval_steps: int = 0,
+        queue: deque[Request] | None = None,
+        prefill_only: bool = False,
     ) -> None:
         self.rules = rules
-        self.pages = pages_for(rules, kv_blocks, grow, unit)
-        self.waiting: deque[Request] = deque()
+        self.pages = pages_for(rules, pool, grow, unit)
+        self.waiting: deque[Request] = deque() if queue is None else queue  # micro-batches share one
         self.inbox: deque[Request] = deque()  # sent, but not yet seen by the scheduler
         self.running: dict[int, Request] = {}  # in order of admission
         self.load = 0  # requests sent and not finished
         self.decoders = 0
         self.preemptions = 0
         self.gaps: list[Gap] = []
-        self.steps = self.batch = self.context = self.growth = self.weight = self.skip = 0
+        self.last_commit = 0  # stamp at which the last run ended
+        self.steps = self.batch = self.context = self.growth = self.weight = self.late_weight = 0
         self.prompt_tokens = self.prompt_area = self.prompts_done = 0
+        self._prefill_only = prefill_only  # the answer is decoded in another pool
         self._cache = prefix_cache
         self._grow, self._unit = grow, unit
-        self._cap = rules.running_cap
-        self._watermark = int(rules.watermark_frac * kv_blocks)
+        self.cap = rules.running_cap  # most requests at once; a pipeline lowers it to balance micro-batches
+        self._watermark = int(rules.watermark_frac * pool.total)
         self._step = 0  # decode steps done
         self._context = 0  # context units the next decode step reads
         self._ends: list[tuple[int, int, Request]] = []  # (decode step at which it ends, admission number, request)
@@ -78,7 +82,7 @@ class RunScheduler:
 
     def check(self, request: Request) -> None:
         """Refuse a request that could never be served."""
-        rules, total = self.rules, self.pages.total
+        rules, total = self.rules, self.pages.pool.total
         whole = request.prompt_tokens + request.output_tokens
         last = whole - 1 + rules.overlap_depth
         if self._grow != self._unit or rules.draft_tokens:
@@ -106,17 +110,19 @@ class RunScheduler:
         """
         if self._poll:
             return True
-        if len(self.running) >= self._cap:
+        if len(self.running) >= self.cap:
             return False
         return not self._elders or self.rules.queue_policy is not QueuePolicy.FCFS
 
     def seen_at(self, steps: int) -> int:
         """Boundary of the run at which a request is seen that arrived after ``steps`` - 1 and up to ``steps`` steps."""
+        if not self.running:  # an idle rank of a busy group
+            return steps
         if self._poll:
             return steps + -(self._polled + steps) % self._poll
         return steps + 1 if self._late else steps
 
-    def _receive(self, seen: int) -> None:
+    def receive(self, seen: int) -> None:
         """Move what the scheduler sees at this boundary into the queue; an idle engine sees all."""
         inbox = self.inbox
         if self._poll:
@@ -136,24 +142,7 @@ class RunScheduler:
 
         A scheduler that works a step ahead of the GPU has seen what was sent by ``seen``, the start of the last step.
         """
-        self.prompt_tokens = self.prompt_area = self.prompts_done = 0
-        if self.inbox or self._poll:
-            self._receive(seen)
-        if self._partials or (self.waiting and len(self.running) < self._cap):
-            decoders = self.decoders
-            budget = self.rules.token_budget - decoders * self.rules.row_tokens
-            need = self.pages.need(self._step) if decoders else 0
-            chunks, more, budget = self._next_chunks(budget)
-            if not self._available(need + more):
-                return self._plan_tight(stamp)
-            self._resume(chunks)
-            self._admit(stamp, budget, need)
-            if self.prompt_tokens:
-                return self._rows(1)
-        if not self.decoders:
-            return self._rows(0)
-        steps = self.pages.limit(self._step, self._until_end())
-        return self._rows(steps) if steps else self._plan_tight(stamp)
+        raise NotImplementedError
 
     def _rows(self, steps: int) -> int:
         """Describe a run in which all decoders take part; what waits to be seen or released bounds it to one step."""
@@ -170,6 +159,10 @@ class RunScheduler:
         self.growth = rows * self._grow
         return steps
 
+    def promised_blocks(self) -> int:
+        """Blocks that the planned step's decoders will take when it is committed."""
+        return self.pages.need(self._step) if self.batch else 0
+
     def _until_end(self) -> int:
         """Decode steps until the next request ends."""
         if self._ended:
@@ -181,40 +174,9 @@ class RunScheduler:
 
     def _available(self, blocks: int) -> bool:
         pages = self.pages
-        return blocks <= pages.available() or (pages.settle(self._step) and blocks <= pages.available())
+        return blocks <= pages.available() or (pages.settle() and blocks <= pages.available())
 
-    def _plan_tight(self, stamp: int) -> int:
-        """One step in list order with preemption: decoders first, then partial prompts; nobody is admitted."""
-        running, pages, step = self.running, self.pages, self._step
-        pages.settle(step)
-        free = pages.available()
-        taken: dict[int, int] = {}  # blocks promised to decoders in this step
-
-        def make_room(request: Request, blocks: int) -> bool:
-            nonlocal free
-            while blocks > free:
-                victim = next(reversed(running.values()))
-                free += self._preempt(victim, stamp) + taken.pop(victim.id, 0)
-                if victim is request:
-                    return False
-            free -= blocks
-            return True
-
-        for request in list(running.values()):
-            if request.start_step < 0:
-                continue
-            blocks = pages.request_need(request, step)
-            if request.id not in running or not make_room(request, blocks):
-                break
-            taken[request.id] = blocks
-        for chunk in self._next_chunks(self.rules.token_budget - self.decoders * self.rules.row_tokens)[0]:
-            request, _, blocks = chunk
-            if request.id not in running or not make_room(request, blocks):
-                break
-            self._resume([chunk])
-        return self._rows(1)
-
-    def _preempt(self, victim: Request, stamp: int) -> int:
+    def _preempt(self, victim: Request) -> int:
         """Take all KV of a request and put it back into the queue; returns the blocks it held."""
         del self.running[victim.id]
         if victim.start_step >= 0:
@@ -223,7 +185,7 @@ class RunScheduler:
             if victim.finished >= 0:
                 self._ended.remove(victim)
                 return freed
-            self._rewind(victim, stamp)
+            self._rewind(victim)
         else:
             freed = victim.held
             self.pages.give(freed)
@@ -238,17 +200,17 @@ class RunScheduler:
             self.waiting.append(victim)
         return freed
 
-    def _rewind(self, victim: Request, stamp: int) -> None:
+    def _rewind(self, victim: Request) -> None:
         """Generated tokens of a decoder become part of what must be prefilled again."""
         known = (victim.context + (self._step - victim.start_step) * self._grow) // self._unit
         victim.left -= known - victim.tokens - 1
         victim.tokens = known
-        victim.gap_from = self._last_token_stamp(victim, stamp)
+        victim.gap_from = self._last_token_stamp(victim)
         victim.start_step = -1
 
-    def _last_token_stamp(self, victim: Request, stamp: int) -> int:
-        """In mixed steps every decoder got a token at the boundary just reached."""
-        return stamp
+    def _last_token_stamp(self, victim: Request) -> int:
+        """Where every step decodes, every decoder got a token when the last one ended."""
+        return self.last_commit
 
     # Prompt chunks and admission
 
@@ -300,7 +262,7 @@ class RunScheduler:
         running, rules = self.running, self.rules
         self._order_queue()
         waiting = self.waiting
-        while waiting and budget > 0 and len(running) < self._cap:
+        while waiting and budget > 0 and len(running) < self.cap:
             request = waiting[0]
             gate = rules.blocks(self._gate_tokens(request))
             if not self._available(gate + promised + (self._watermark if running else 0)):
@@ -321,6 +283,26 @@ class RunScheduler:
                 self._partials.append(request)
             if tokens < wanted:
                 break
+
+    def _admit_ready(self, stamp: int) -> None:
+        """Requests whose KV came by a hand-off join decode at this boundary; their first token is shown now."""
+        waiting = self.waiting
+        while waiting and waiting[0].kv_ready and len(self.running) < self.cap and self._ready_fits(waiting[0]):
+            request = waiting.popleft()
+            request.kv_ready = False
+            self._seq += 1
+            request.seq = self._seq
+            self.running[request.id] = request
+            request.held = self.rules.blocks(self._gate_tokens(request))
+            self.pages.take(request.held)
+            request.first = stamp
+            request.left -= 1
+            self._begin_decode(request, stamp)
+
+    def _ready_fits(self, request: Request) -> bool:
+        promised = self.pages.need(self._step) if self.decoders else 0
+        spare = self._watermark if self.running else 0
+        return self._available(self.rules.blocks(self._gate_tokens(request)) + promised + spare)
 
     def _gate_tokens(self, request: Request) -> int:
         """Tokens whose blocks must be free for the request to enter."""
@@ -358,13 +340,15 @@ class RunScheduler:
             ordered = sorted(self.waiting, key=lambda request: request.tokens)
         else:
             ordered = sorted(self.waiting, key=lambda request: -request.left)
-        self.waiting = deque(ordered)
+        self.waiting.clear()
+        self.waiting.extend(ordered)
 
     # What was done
 
     def commit(self, steps: int, stamp: int) -> list[Request]:
         """``steps`` steps of the planned run ended at ``stamp``; returns the requests that got their last token."""
         finished: list[Request] = []
+        self.last_commit = stamp
         self._polled = 0 if self.prompt_tokens else self._polled + steps  # polls again right after prompt work
         if self.batch:
             self.pages.advance(self._step, steps)
@@ -404,8 +388,11 @@ class RunScheduler:
 
     def _start(self, stamp: int, finished: list[Request]) -> None:
         """Prompts that ended in the step yield a token and begin to decode."""
-        step = self._step
         for request in self._starting:
+            if self._prefill_only:
+                finished.append(request)
+                del self.running[request.id]
+                continue
             if request.first < 0:
                 request.first = stamp
             elif request.gap_from >= 0:
@@ -417,11 +404,20 @@ class RunScheduler:
                 finished.append(request)
                 del self.running[request.id]
                 self.pages.give(request.held)
-                continue
-            request.start_step = step
-            request.context = (request.tokens + 1) * self._unit
-            self.pages.enter(request, step)
-            self.decoders += 1
-            self._context += request.context
-            heappush(self._ends, (step - (-request.left * self._unit // self._grow), request.seq, request))
+            else:
+                self._begin_decode(request, stamp)
         self._starting.clear()
+
+    def _begin_decode(self, request: Request, stamp: int) -> None:
+        """A request that just got a token joins the decoders."""
+        step = self._step
+        request.start_step = step
+        request.context = (request.tokens + 1) * self._unit
+        self.pages.enter(request, step)
+        self.decoders += 1
+        self._context += request.context
+        heappush(self._ends, (step - (-request.left * self._unit // self._grow), request.seq, request))
+
+    def release(self, request: Request) -> None:
+        """The KV of a prefilled request has left for another pool."""
+        self.pages.give(request.held)

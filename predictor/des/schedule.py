@@ -16,14 +16,27 @@ from predictor.des.clients import new_requests
 from predictor.des.clock import CONTEXT_FRACTION
 from predictor.des.lines import IntArray, LinePieces
 from predictor.des.metrics import REQUEST_COLUMNS, FloatArray, HostTimes, Samples, SimulationResult, Totals, expand_runs
-from predictor.des.prefill_first import scheduler_for
+from predictor.des.pages import Pool
+from predictor.des.planner import scheduler_for
 from predictor.des.request import Gap, PrefixCache, Request
 from predictor.des.rules import SchedulerRules
 from predictor.errors import BadInput
 from predictor.step.model import PrefillCurve, StepModel
 from predictor.types import Arrival, StartMode, Workload
 
-_RUN = ("steps", "batch", "context", "growth", "weight", "skip", "tokens", "area", "done", "decoders", "preempted")
+_RUN = (
+    "steps",
+    "batch",
+    "context",
+    "growth",
+    "weight",
+    "late_weight",
+    "tokens",
+    "area",
+    "done",
+    "decoders",
+    "preempted",
+)
 _REQUEST = ("id", "prompt", "output", "arrival", "admitted", "first", "finished", "cached", "preemptions")
 # Durations are summed in two parts, so that a latency keeps full precision however late it falls.
 _COARSE_PER_MS = float(1 << 20)
@@ -89,7 +102,7 @@ def schedule(
         )
     grow, unit = context_steps(tokens_per_step)
     scheduler = scheduler_for(
-        rules, kv_blocks, grow=grow, unit=unit, prefix_cache=prefix_cache, poll_interval_steps=poll_interval_steps
+        rules, Pool(kv_blocks), grow=grow, unit=unit, prefix_cache=prefix_cache, poll_interval_steps=poll_interval_steps
     )
     requests = new_requests(workload, seed)
     runs, ended, stamp = array("q"), array("q"), 0
@@ -108,7 +121,7 @@ def schedule(
                 scheduler.context,
                 scheduler.growth,
                 scheduler.weight,
-                scheduler.skip,
+                scheduler.late_weight,
                 scheduler.prompt_tokens,
                 scheduler.prompt_area,
                 scheduler.prompts_done,
@@ -250,17 +263,19 @@ def _split_at_kinks(log: RunLog, lines: LinePieces) -> tuple[IntArray, IntArray]
 
 def _cut_run(row: IntArray, lines: LinePieces) -> list[IntArray]:
     """Parts of one run that each lie on one piece of the decode line."""
-    steps, batch, context, growth, skip = (int(row[index]) for index in (0, 1, 2, 3, 5))
+    steps, batch, context, growth = (int(row[index]) for index in range(4))
     parts: list[IntArray] = []
     while steps:
         end = lines.end_of(int(lines.find(row[1:2], np.array([context]))[0]), batch)
         part = min(steps, -((context - end) // growth))
         cut = row.copy()
-        cut[0], cut[2], cut[5] = part, context, skip
-        if parts:
-            cut[10] = 0  # preemptions came when the run was planned
+        cut[0], cut[2] = part, context
+        if parts:  # preemptions came when the run was planned, and late first gaps in its first step
+            cut[10] = 0
+            cut[4] += cut[5]
+            cut[5] = 0
         parts.append(cut)
-        steps, context, skip = steps - part, context + part * growth, 0
+        steps, context = steps - part, context + part * growth
     return parts
 
 
@@ -298,7 +313,7 @@ def _totals(
     log: RunLog, runs: IntArray, times: _Times, columns: dict[str, IntArray], finished: IntArray, start: int
 ) -> Totals:
     counted = slice(log.warm_requests, None)
-    steps, weight, tokens = runs[start:, 0], runs[start:, 4], runs[start:, 6]
+    steps, batch, tokens = runs[start:, 0], runs[start:, 1], runs[start:, 6]
     window = times.between(np.array([start]), finished[-1:])
     prompt = tokens > 0
     return Totals(
@@ -309,7 +324,7 @@ def _totals(
         steps=int(steps.sum()),
         runs=len(steps),
         prompt_steps=int(prompt.sum()),
-        mixed_steps=int((prompt & (weight > 0)).sum()),
+        mixed_steps=int((prompt & (batch > 0)).sum()),
         decoding_ms=float(np.dot(runs[start:, 9], times.duration_ms[start:])),
         busy_ms=float(times.duration_ms[start:].sum()),
         preemptions=int(runs[start:, 10].sum()),
@@ -319,10 +334,14 @@ def _totals(
 def _gap_samples(
     log: RunLog, runs: IntArray, times: _Times, boundary: IntArray, start: int
 ) -> tuple[FloatArray, FloatArray]:
-    steps, weight, skip = runs[start:, 0], runs[start:, 4], runs[start:, 5]
-    first = times.first_ms[start:] + skip * times.growth_ms[start:]
-    kept = (steps > skip) & (weight > 0)
-    rows = np.column_stack((first, times.growth_ms[start:], steps - skip, weight))[kept]
+    steps, weight, late = runs[start:, 0], runs[start:, 4], runs[start:, 5]
+    first, growth = times.first_ms[start:], times.growth_ms[start:]
+    rows: FloatArray = np.concatenate(
+        (
+            np.column_stack((first, growth, steps, weight))[weight > 0],
+            np.column_stack((first + growth, growth, steps - 1, late))[(late > 0) & (steps > 1)],
+        )
+    )
     values, weights = expand_runs(rows)
     if not len(log.gaps):
         return values, weights

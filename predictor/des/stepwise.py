@@ -7,14 +7,41 @@ scheduler the rules, the requests and the step prices, and nothing else.
 
 from array import array
 
-import simpy
-
-from predictor.des.clock import Clock, TickPrices
-from predictor.des.hub import END, Hub
+from predictor.des.clock import Clock
 from predictor.des.metrics import FloatArray, HostTimes, Samples, SimulationResult, as_rows
 from predictor.des.recorder import Recorder
 from predictor.des.request import PrefixCache, Request
 from predictor.des.rules import Admission, QueuePolicy, SchedulerRules, Victim
+
+
+class StepRecorder(Recorder):
+    """Keeps each gap as a number of its own."""
+
+    def __init__(self, clock: Clock, warm_requests: int = 0) -> None:
+        self._token_gaps = array("d")
+        super().__init__(clock, warm_requests)
+
+    def _reset(self, now: int) -> None:
+        super()._reset(now)
+        self._token_gaps = array("d")
+
+    def token_gap(self, ticks: int) -> None:
+        """One token's gap."""
+        self._token_gaps.append(self._clock.ms(ticks))
+
+    def step(self, duration: int, decoding: int, rows: int, prompt: bool) -> None:
+        """One step."""
+        self._steps += 1
+        self._runs += 1
+        self._busy += duration
+        self._decoding += decoding * duration
+        self._prompt_steps += prompt
+        self._mixed_steps += prompt and rows > 0
+
+    def result(self, host: HostTimes, engine: str) -> SimulationResult:
+        """See :class:`Recorder`."""
+        gaps: FloatArray = as_rows(self._token_gaps, 1)[:, 0]
+        return SimulationResult(as_rows(self._requests, 10), Samples.of(gaps), self.totals(), host, engine)
 
 
 class Live:
@@ -63,14 +90,18 @@ class StepScheduler:
         self,
         rules: SchedulerRules,
         kv_blocks: int,
-        recorder: "StepRecorder",
+        recorder: StepRecorder,
         *,
         grow: int,
         unit: int,
         prefix_cache: PrefixCache | None,
         poll_interval_steps: int,
+        prefill_only: bool = False,
     ) -> None:
         self.rules = rules
+        self.hold = False  # no prefill in the next plan
+        self._prefill_only = prefill_only
+        self._prefilled: dict[int, list[int]] = {}  # blocks of requests whose KV is on its way to another pool
         self.total_blocks = kv_blocks
         self.free_blocks = list(range(kv_blocks))
         self.waiting: list[Live] = []
@@ -139,14 +170,14 @@ class StepScheduler:
     def plan(self, now: int, last_start: int) -> bool:
         """Fill ``rows`` and ``chunks``; False when there is nothing to do."""
         self.rows, self.chunks = [], []
-        self._receive(last_start)
+        self.receive(last_start)
         if self.rules.mixed_steps:
             self._plan_mixed(now)
         else:
             self._plan_prefill_first(now)
         return bool(self.rows or self.chunks)
 
-    def _receive(self, last_start: int) -> None:
+    def receive(self, last_start: int) -> None:
         if self._poll:
             if self._steps_since_poll % self._poll == 0 or not self.running:
                 self.waiting.extend(live for _, live in self.inbox)
@@ -159,6 +190,7 @@ class StepScheduler:
                     self.waiting.append(entry[1])
 
     def _plan_mixed(self, now: int) -> None:
+        self.admit_ready(now)
         evicted = False
         decoders = 0
         index = 0
@@ -170,14 +202,13 @@ class StepScheduler:
             need = self._decode_blocks(live)
             while need - len(live.blocks) > len(self.free_blocks):
                 evicted = True
-                victim = self.running[-1]
-                decoders -= victim.decoding
+                victim = self.running[-1]  # comes later in the list, so it has no place in this step yet
                 self._preempt(victim)
                 if victim is live:
                     break
             else:
                 self._take(live, need)
-            decoders += 1
+                decoders += 1
         budget = self.rules.token_budget - self.rules.row_tokens * decoders
         index = 0
         while index < len(self.running) and decoders < len(self.running):
@@ -266,13 +297,50 @@ class StepScheduler:
             self.chunks.append((live, tokens, cached))
             budget = left
 
+    # Requests whose KV comes from a prefill pool
+
+    def release(self, request: Request) -> None:
+        self.free_blocks.extend(self._prefilled.pop(request.id))
+
+    def admit_ready(self, now: int) -> None:
+        while self.waiting and self.waiting[0].request.kv_ready and len(self.running) < self.rules.running_cap:
+            live = self.waiting[0]
+            tokens = live.target
+            if self.rules.admission is Admission.RESERVE_MAX_OUTPUT:
+                tokens += live.request.output_tokens
+            if self.rules.admission is Admission.ESTIMATE_RATIO:
+                clipped = min(live.request.output_tokens, self.rules.clip_max_new_tokens)
+                if (tokens + clipped) * self.rules.ratio.denominator >= self._estimated_room():
+                    return
+            else:
+                spare = int(self.rules.watermark_frac * self.total_blocks) if self.running else 0
+                if self._blocks_for(tokens) + spare + self._decode_need() > len(self.free_blocks):
+                    return
+            self.waiting.pop(0)
+            self.running.append(live)
+            self._take(live, self._blocks_for(tokens))
+            live.request.kv_ready = False
+            live.request.first = now
+            live.computed = live.target
+            self._begin_decode(live, now)
+
+    def _begin_decode(self, live: Live, now: int) -> None:
+        live.last_token = now
+        live.generated += 1
+        live.decoding = True
+        live.context_units = (live.target + 1) * self._unit
+        live.produced_units = 0
+        live.to_produce_units = (live.request.output_tokens - live.generated) * self._unit
+
     # Prefill first
 
     def _plan_prefill_first(self, now: int) -> None:
         if not any(live.decoding for live in self.running):
             self._full = self._shrunk = False
+        if not self._full:
+            self.admit_ready(now)
         partials = [live for live in self.running if not live.decoding]
-        if partials or (self.waiting and not self._full):
+        if not self.hold and (partials or (self.waiting and not self._full)):
             self._plan_prefill(now, partials)
             if self.chunks:
                 return
@@ -329,6 +397,17 @@ class StepScheduler:
         else:
             self._admit(now, budget)
 
+    def _estimated_room(self) -> int:
+        """Free KV less what decoders are estimated to need, in ratio units."""
+        scale = self.rules.ratio.denominator
+        ratio = scale if self.rules.ignore_eos else self._ratio_units
+        units = len(self.free_blocks) * self.rules.block_tokens * scale
+        for live in self.running:
+            if live.decoding:
+                outstanding = live.request.output_tokens - live.outputs(self._unit)
+                units -= min(outstanding, self.rules.clip_max_new_tokens) * ratio
+        return units
+
     def _admit_by_estimate(self, now: int, chunk: int) -> None:
         if chunk <= 0:
             return
@@ -337,12 +416,7 @@ class StepScheduler:
         page = rules.block_tokens
         clip = rules.clip_max_new_tokens
         self._sort_queue()
-        ratio = scale if rules.ignore_eos else self._ratio_units
-        rest_units = len(self.free_blocks) * page * scale
-        for live in self.running:
-            if live.decoding:
-                outstanding = live.request.output_tokens - live.outputs(self._unit)
-                rest_units -= min(outstanding, clip) * ratio
+        rest_units = self._estimated_room()
         for live, tokens, before in self.chunks:
             if before + tokens == live.target:
                 rest_units -= min(live.request.output_tokens - live.generated, clip) * scale
@@ -404,22 +478,24 @@ class StepScheduler:
             live.computed = before + tokens
             if live.computed < live.target:
                 continue
+            if self._prefill_only:
+                self._prefilled[live.request.id] = live.blocks
+                live.blocks = []
+                self._release(live)
+                finished.append(live.request)
+                self._full = False
+                continue
             if live.request.first < 0:
                 live.request.first = now
             else:
                 self._recorder.token_gap(now - live.last_token)
-            live.last_token = now
-            live.generated += 1
-            if live.generated == live.request.output_tokens:
+            if live.generated + 1 == live.request.output_tokens:
                 live.request.finished = now
                 finished.append(live.request)
                 self._release(live)
                 self._full = False
             else:
-                live.decoding = True
-                live.context_units = (live.target + 1) * self._unit
-                live.produced_units = 0
-                live.to_produce_units = (live.request.output_tokens - live.generated) * self._unit
+                self._begin_decode(live, now)
         self.load -= len(finished)
         return finished
 
@@ -431,97 +507,3 @@ class StepScheduler:
         else:
             self._release(live)
             self._shrunk = True
-
-
-class StepRecorder(Recorder):
-    """Keeps each gap as a number of its own."""
-
-    def __init__(self, clock: Clock, warm_requests: int = 0) -> None:
-        self._token_gaps = array("d")
-        super().__init__(clock, warm_requests)
-
-    def _reset(self, now: int) -> None:
-        super()._reset(now)
-        self._token_gaps = array("d")
-
-    def token_gap(self, ticks: int) -> None:
-        """One token's gap."""
-        self._token_gaps.append(self._clock.ms(ticks))
-
-    def step(self, duration: int, decoding: int, rows: int, prompt: bool) -> None:
-        """One step."""
-        self._steps += 1
-        self._runs += 1
-        self._busy += duration
-        self._decoding += decoding * duration
-        self._prompt_steps += prompt
-        self._mixed_steps += prompt and rows > 0
-
-    def result(self, host: HostTimes, engine: str) -> SimulationResult:
-        """See :class:`Recorder`."""
-        gaps: FloatArray = as_rows(self._token_gaps, 1)[:, 0]
-        return SimulationResult(as_rows(self._requests, 10), Samples.of(gaps), self.totals(), host, engine)
-
-
-class StepReplica:
-    """The reference engine on the simulation's clock: one timer a step."""
-
-    def __init__(
-        self,
-        hub: Hub,
-        index: int,
-        scheduler: StepScheduler,
-        recorder: StepRecorder,
-        prices: TickPrices,
-        first_step_stall: int = 0,
-    ) -> None:
-        self.index = index
-        self.scheduler = scheduler
-        self._hub = hub
-        self._recorder = recorder
-        self._prices = prices
-        self._stall = first_step_stall
-        self._busy = False
-        self._last_start = -1
-
-    @property
-    def load(self) -> int:
-        """Requests sent here and not finished."""
-        return self.scheduler.load
-
-    def submit(self, request: Request, now: int) -> None:
-        """Take a request."""
-        self.scheduler.submit(request, now)
-
-    def wake(self, now: int) -> None:
-        """Begin a step unless one is under way."""
-        if self._busy:
-            return
-        scheduler = self.scheduler
-        before = scheduler.preemptions
-        if not scheduler.plan(now, self._last_start):
-            return
-        self._recorder.preempted(scheduler.preemptions - before)
-        duration = self._price() + self._stall
-        self._stall = 0
-        decoding = sum([live.decoding for live in scheduler.running])
-        rows = len([live for live in scheduler.rows if not live.ended])
-        self._recorder.step(duration, decoding, rows, bool(scheduler.chunks))
-        self._busy = True
-        self._last_start = now
-        self._hub.at(duration, END, self._end)
-
-    def _price(self) -> int:
-        scheduler, prices = self.scheduler, self._prices
-        rows, chunks = scheduler.rows, scheduler.chunks
-        duration = prices.decode(len(rows), sum([live.context_units for live in rows])) if rows else 0
-        if chunks:
-            tokens = sum(tokens for _, tokens, _ in chunks)
-            area = sum((before + tokens) ** 2 - before**2 for _, tokens, before in chunks)
-            done = sum(before + tokens == live.target for live, tokens, before in chunks)
-            duration += prices.prompts(bool(rows), tokens, area, done)
-        return duration
-
-    def _end(self, event: simpy.Event) -> None:
-        self._busy = False
-        self._hub.ended(self, self.scheduler.finish(int(event.env.now)))

@@ -1,6 +1,6 @@
 """SGLang's scheduler: a prefill batch runs alone and first; admission estimates what running requests still need."""
 
-from predictor.des.rules import Admission, RatioSchedule, SchedulerRules, Victim
+from predictor.des.rules import Admission, RankRouting, RatioSchedule, SchedulerRules, Victim
 from predictor.des.schedulers.base import Replica, overlap_depth, queue_policy
 from predictor.profiles.loader import engine_profile
 from predictor.types import SchedulerSettings
@@ -49,4 +49,5 @@ def rules(version: str, settings: SchedulerSettings, replica: Replica = Replica(
         queue_policy=queue_policy(profile, settings.queue_policy),
         lpm_queue_limit=profile.lpm_queue_limit,
         draft_tokens=replica.draft_tokens,
+        rank_routing=RankRouting.ROUND_ROBIN,
     )

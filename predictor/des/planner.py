@@ -1,0 +1,35 @@
+"""The run-planning scheduler for given rules."""
+
+from collections import deque
+
+from predictor.des.mixed import MixedScheduler
+from predictor.des.pages import Pool
+from predictor.des.prefill_first import PrefillFirstScheduler
+from predictor.des.request import PrefixCache, Request
+from predictor.des.rules import SchedulerRules
+from predictor.des.runs import RunScheduler
+
+
+def scheduler_for(
+    rules: SchedulerRules,
+    pool: Pool,
+    *,
+    grow: int = 1,
+    unit: int = 1,
+    prefix_cache: PrefixCache | None = None,
+    poll_interval_steps: int = 0,
+    queue: deque[Request] | None = None,
+    prefill_only: bool = False,
+) -> RunScheduler:
+    """Mixed steps or prefill first; ``grow`` / ``unit`` tokens a decode step. Micro-batches share ``queue``."""
+    kind = MixedScheduler if rules.mixed_steps else PrefillFirstScheduler
+    return kind(
+        rules,
+        pool,
+        grow=grow,
+        unit=unit,
+        prefix_cache=prefix_cache,
+        poll_interval_steps=poll_interval_steps,
+        queue=queue,
+        prefill_only=prefill_only,
+    )
