@@ -11,13 +11,14 @@ from predictor.des.rules import Admission, SchedulerRules
 
 
 class Pool:
-    """Blocks of one KV pool, which several micro-batches may share."""
+    """Blocks of one KV pool, which several micro-batches may share, and a count of admissions to it."""
 
-    __slots__ = ("drafting", "free", "total")
+    __slots__ = ("admissions", "drafting", "free", "total")
 
     def __init__(self, blocks: int) -> None:
         self.total = blocks
         self.free = blocks
+        self.admissions = 0
         self.drafting: list[DraftingPages] = []
 
 

@@ -60,7 +60,6 @@ class RunScheduler:
         self._step = 0  # decode steps done
         self._context = 0  # context units the next decode step reads
         self._ends: list[tuple[int, int, Request]] = []  # (decode step at which it ends, admission number, request)
-        self._seq = 0
         self._partials: list[Request] = []
         self._starting: list[Request] = []  # prompts that end in the planned step
         self._late = rules.overlap_depth > 0
@@ -290,9 +289,7 @@ class RunScheduler:
         while waiting and waiting[0].kv_ready and len(self.running) < self.cap and self._ready_fits(waiting[0]):
             request = waiting.popleft()
             request.kv_ready = False
-            self._seq += 1
-            request.seq = self._seq
-            self.running[request.id] = request
+            self._register(request)
             request.held = self.rules.blocks(self._gate_tokens(request))
             self.pages.take(request.held)
             request.first = stamp
@@ -322,8 +319,12 @@ class RunScheduler:
             request.admitted = stamp
             request.cached_tokens = cached
         request.computed = cached
-        self._seq += 1
-        request.seq = self._seq
+        self._register(request)
+
+    def _register(self, request: Request) -> None:
+        pool = self.pages.pool
+        pool.admissions += 1
+        request.seq = pool.admissions
         self.running[request.id] = request
 
     def _order_queue(self) -> None:

@@ -1,11 +1,24 @@
 """Runs, lean and stepwise give the same simulation: every metric, on random workloads under every kind of rules."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from predictor.des.fleet import HandoffTimes, ReplicaSpec, simulate_fleet
 from predictor.des.metrics import HostTimes, SimulationResult
-from predictor.des.rules import Admission, QueuePolicy, RatioSchedule, SchedulerRules, Victim
+from predictor.des.routers import ROUTERS
+from predictor.des.rules import (
+    Admission,
+    PrefillDelayer,
+    QueuePolicy,
+    RankRouting,
+    RatioSchedule,
+    SchedulerRules,
+    Victim,
+)
 from predictor.des.simulator import simulate
 from predictor.step.model import DecodeLine, PrefillCurve
 from predictor.types import Arrival, StartMode, Workload
@@ -140,6 +153,17 @@ ATOM_LIKE = st.builds(
     admission=st.just(Admission.TAKE_FULL_PROMPT),
     overlap_depth=st.sampled_from([0, 1]),
 )
+ATOM_DELAYED = st.builds(
+    replace,
+    ATOM_LIKE,
+    delayer=st.builds(
+        PrefillDelayer,
+        wait_ticks=st.sampled_from([5, 200]),
+        partial_ticks=st.sampled_from([3, 100]),
+        stalled_ticks=st.sampled_from([2, 10]),
+        kv_frac=st.sampled_from([0.5, 0.9]),
+    ),
+)
 HOSTS = st.builds(
     HostTimes,
     ms_per_request=st.sampled_from([0.0, 45.0]),
@@ -154,7 +178,10 @@ MODELS = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@FEW
 @given(st.data())
 @pytest.mark.parametrize(
     "rules_like", [VLLM_LIKE, TENSORRT_LIKE, SGLANG_LIKE, ATOM_LIKE], ids=["vllm", "trt", "sgl", "atom"]
@@ -165,8 +192,44 @@ def test_runs_lean_and_stepwise_agree(rules_like: st.SearchStrategy[SchedulerRul
     blocks = data.draw(st.composite(lambda draw: pool(draw, workload, rules))())
     results = {
         engine: simulate(model, workload, rules, kv_blocks=blocks, host=host, engine=engine)
-        for engine in ("runs", "lean", "stepwise")
+        for engine in ("runs", "timed_runs", "lean", "stepwise")
     }
-    assert_same(results["runs"], results["stepwise"])
-    assert_same(results["lean"], results["stepwise"])
+    for engine in ("runs", "timed_runs", "lean"):
+        assert_same(results[engine], results["stepwise"])
     assert results["runs"].runs <= results["lean"].runs == results["stepwise"].steps
+
+
+@FEW
+@given(st.data())
+@pytest.mark.parametrize(
+    "rules_like", [VLLM_LIKE, SGLANG_LIKE, ATOM_LIKE, ATOM_DELAYED], ids=["vllm", "sgl", "atom", "delayed"]
+)
+def test_fleets_agree(rules_like: st.SearchStrategy[SchedulerRules], data: st.DataObject) -> None:
+    """Replicas behind a router, ranks in lockstep, and split pools, in three engines of time."""
+    rules = replace(data.draw(rules_like), rank_routing=data.draw(st.sampled_from(list(RankRouting))))
+    workload, model, host = data.draw(workloads()), data.draw(MODELS), data.draw(HOSTS)
+    blocks = data.draw(st.composite(lambda draw: pool(draw, workload, rules))())
+    decode = ReplicaSpec(
+        model,
+        rules,
+        blocks,
+        replicas=data.draw(st.integers(1, 3)),
+        ranks=data.draw(st.integers(1, 3)),
+        router=data.draw(st.sampled_from(ROUTERS)),
+    )
+    split: dict[str, Any] = {}
+    if data.draw(st.booleans()):
+        prefill_rules = replace(rules, max_running=data.draw(st.integers(1, 8)), delayer=None)
+        split["prefill"] = ReplicaSpec(
+            StaircaseModel(), prefill_rules, blocks, data.draw(st.integers(1, 2)), data.draw(st.integers(1, 2))
+        )
+        split["handoff"] = HandoffTimes(
+            data.draw(st.sampled_from([0.0, 5.0])), 1e6, 1e3, layers=10, layer_streamed=data.draw(st.booleans())
+        )
+        split["prefill_host_ms"] = data.draw(st.sampled_from([0.0, 3.0]))
+    results = {
+        engine: simulate_fleet(decode, workload, host=host, engine=engine, **split)
+        for engine in ("timed_runs", "lean", "stepwise")
+    }
+    assert_same(results["timed_runs"], results["stepwise"])
+    assert_same(results["lean"], results["stepwise"])
