@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from predictor.des.clients import source_for
 from predictor.des.clock import Clock, TickPrices, units_of
-from predictor.des.hub import Hub, Router, Source
+from predictor.des.hub import Hub, Replica, Router, Source
 from predictor.des.metrics import HostTimes, SimulationResult
 from predictor.des.pages import Pool
 from predictor.des.pipeline import PipelineReplica, PipelineShape, RoundModel
@@ -148,14 +148,15 @@ def simulate_fleet(
         raise BadInput("no traffic")
     recorder = StepRecorder(clock, warm) if kind is TimeEngine.STEPWISE else Recorder(clock, warm)
     routers = [spec.router if not isinstance(spec.router, str) else router_named(spec.router, seed) for spec in pools]
-    hub = Hub(traffic, recorder, routers, None if handoff is None else _TickHandoff(handoff, clock))
+    ticks = None if handoff is None else _TickHandoff(handoff, clock)
+    hub = Hub(traffic, routers[0], recorder, routers[-1], ticks)
     stall = clock.ticks(host.first_wave_stall_ms)
     for number, (spec, spec_prices) in enumerate(zip(pools, prices, strict=True)):
         build = _Builder(
             hub, spec, spec_prices, kind, host.poll_interval_steps, stall, prefill is not None and number == 0
         )
         for _ in range(spec.replicas):
-            build.add(number)
+            (hub.replicas if number == 0 else hub.decoders).append(build.one())
     hub.run()
     return recorder.result(host, kind.value)
 
@@ -186,16 +187,13 @@ class _Builder:
         self._hub, self._spec, self._prices, self._engine = hub, spec, prices, engine
         self._poll, self._stall, self._prefill_only = poll_interval_steps, stall, prefill_only
 
-    def add(self, pool: int) -> None:
-        """One more replica."""
+    def one(self) -> Replica:
+        """The next replica."""
         hub, spec = self._hub, self._spec
-        index = sum(len(replicas) for replicas in hub.pools)
+        index = len(hub.replicas) + len(hub.decoders)
         if spec.pipeline is not None and not spec.rounds:
-            hub.pools[pool].append(self._pipeline(index, spec.pipeline))
-        elif self._engine is TimeEngine.STEPWISE:
-            hub.pools[pool].append(self._stepwise(index))
-        else:
-            hub.pools[pool].append(self._runs(index))
+            return self._pipeline(index, spec.pipeline)
+        return self._stepwise(index) if self._engine is TimeEngine.STEPWISE else self._runs(index)
 
     def _rank_count(self) -> int:
         return self._spec.pipeline.stages if self._spec.pipeline is not None else self._spec.ranks

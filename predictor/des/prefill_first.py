@@ -48,7 +48,7 @@ class PrefillFirstScheduler(RunScheduler):
         self._new: list[tuple[int, int]] = []  # (stamp of the first token, rows) of decoders that have not decoded yet
 
     def may_admit(self) -> bool:
-        """See :class:`RunScheduler`; a first failed try, at the running cap too, is remembered until the batch shrinks."""
+        """See :class:`RunScheduler`; a failed try, at the running cap too, is remembered until the batch shrinks."""
         if self._estimates and not self._poll:
             return not self._full
         return super().may_admit()

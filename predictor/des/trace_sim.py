@@ -16,8 +16,9 @@ import simpy
 from predictor.des.clock import Clock, TickPrices
 from predictor.des.hub import ARRIVE, Hub, Replica
 from predictor.des.metrics import FloatArray, HostTimes, Samples, SimulationResult
+from predictor.des.pages import Pool
+from predictor.des.planner import scheduler_for
 from predictor.des.play import OpenPlayer, Player, PlayRules
-from predictor.des.prefill_first import scheduler_for
 from predictor.des.recorder import Recorder
 from predictor.des.replica import RunReplica
 from predictor.des.replica_cache import ReplicaCache, ReuseRules
@@ -156,6 +157,14 @@ class TracedReplica:
         """Plan, or let what came in shorten the run under way."""
         self._inner.wake(now)
 
+    def release(self, request: Request) -> None:
+        """The KV of a request prefilled here has left."""
+        self._inner.release(request)
+
+    def measure_from(self, now: int) -> None:
+        """The measured time begins."""
+        self._inner.measure_from(now)
+
     def finished(self, request: Request, following: TraceRequest | None) -> None:
         """A request of this replica ended."""
         self._kv_tokens -= request.prompt_tokens
@@ -253,7 +262,7 @@ def _replica(
         cache = ReplicaCache(kv_tokens, reuse.block_tokens, reuse.rules, tier_for if tier is not None else None)
     scheduler = scheduler_for(
         rules,
-        kv_tokens // rules.block_tokens,
+        Pool(kv_tokens // rules.block_tokens),
         grow=prices.grow,
         unit=prices.context_units,
         prefix_cache=cache,
@@ -261,7 +270,7 @@ def _replica(
     )
     if cache is not None:
         pages = scheduler.pages
-        cache.attach(lambda: (pages.total - pages.available()) * rules.block_tokens)
+        cache.attach(lambda: (pages.pool.total - pages.available()) * rules.block_tokens)
     stall = prices.clock.ticks(host.first_wave_stall_ms)
     inner = RunReplica(hub, index, scheduler, prices, None, stall)
     return TracedReplica(inner, hub, prices.clock, step_model.prefill, cache, reuse)
