@@ -16,14 +16,14 @@ from predictor.cards import ModelCard
 from predictor.kernels.linear_attention import decode_us_per_request, prefill_us_per_token
 from predictor.profiles.loader import model_card, platform
 from predictor.step.attention_price import decode_attention, prefill_attention
-from predictor.step.decode_work import curve, price_context, read_us
-from predictor.step.op_price import PriceContext
+from predictor.step.decode_work import Curve, curve, price_context
+from predictor.step.op_price import TOKEN_GRID, PriceContext
 from predictor.step.op_types import AttentionOp, Build, Collective, StepOp, Stream
 from predictor.step.ops_attention import attention_kernel, attention_ops
 from predictor.types import Deployment, Dtype, Kernels, Layout, Precision
 
 FloatArray = NDArray[np.float64]
-Price = Callable[[float, float, float], float]  # (batch, new tokens a request, tokens before) -> us
+Price = Callable[[FloatArray, FloatArray, FloatArray], FloatArray]  # batch, new tokens a request, tokens before -> us
 
 MODELS = {
     "deepseek-ai/DeepSeek-V3": "DeepSeek-R1",
@@ -48,7 +48,6 @@ MODULES = (
     ("compressed_layer_prefill", "sparse_attention", "dsv4_hca_context_module_perf", False),
 )
 SMALL_BATCH = 16  # decode rows up to here are floors
-ROWS_A_GROUP = 300  # every n-th row of a model, format and head count beyond this: the tables hold 300,000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +78,12 @@ def layer_rows(tables: Tables) -> Iterator[LayerRows]:
             for (model, fmt, kv, heads), rows in frame.groupby(columns):
                 card = _one_layer(model_card(MODELS[str(model)]), ratio)
                 if card is not None:
-                    rows = rows.iloc[:: max(1, len(rows) // ROWS_A_GROUP)]
                     weight, cache = FORMATS[str(fmt)], Dtype.FP8 if "fp8" in str(kv) else Dtype.BF16
                     batch, tokens, before = (
                         rows[column].to_numpy(np.float64) for column in ("batch_size", "isl", "step")
                     )
                     price = _block(card, gpu_name, engine, int(heads), weight, cache, decode)
-                    times = np.array([price(*row) for row in zip(batch, tokens, before, strict=True)])
+                    times = price(batch, tokens, before)
                     size = batch if decode else batch * tokens
                     kernel = f"{fmt}/kv {cache.value}"
                     yield LayerRows(operation, gpu_name, engine, kernel, rows["us"].to_numpy(), times, size)
@@ -128,9 +126,12 @@ def _decode_price(context: PriceContext, ops: tuple[StepOp, ...], kernel: Attent
     attention = decode_attention(context.gpu, context.facts, kernel, 1.0)
     floor = linear.launch_us + attention.launch_us
 
-    def price(batch: float, tokens: float, before: float) -> float:
-        reads = sum(read_us(read, batch * (tokens + before), batch) for read in attention.reads)
-        return floor + linear.at(batch) + attention.work_us(batch) + reads
+    def price(batch: FloatArray, tokens: FloatArray, before: FloatArray) -> FloatArray:
+        context = batch * (tokens + before)
+        times = floor + _at(linear, batch) + attention.form.times_us(batch, 0.0 * batch) - attention.form.floor_us
+        for read in attention.reads:
+            times = times + read.us_per_token * np.minimum(context, read.cap_tokens * batch)
+        return times
 
     return price
 
@@ -140,12 +141,19 @@ def _prefill_price(context: PriceContext, ops: tuple[StepOp, ...], kernel: Atten
     attention = prefill_attention(context.gpu, context.facts, kernel)
     floor = linear.launch_us + attention.launch_us
 
-    def price(batch: float, tokens: float, before: float) -> float:
+    def price(batch: FloatArray, tokens: FloatArray, before: FloatArray) -> FloatArray:
         pairs = batch * tokens * (tokens / 2.0 + before)
         work = batch * tokens * attention.us_per_token + pairs * attention.us_per_pair
-        return floor + linear.at(batch * tokens) + work
+        return floor + _at(linear, batch * tokens) + work
 
     return price
+
+
+def _at(linear: Curve, tokens: FloatArray) -> FloatArray:
+    """Token-priced work over an array; beyond the grid in proportion."""
+    last = float(TOKEN_GRID[-1])
+    result: FloatArray = np.interp(tokens, TOKEN_GRID, linear.total_us) * np.maximum(1.0, tokens / last)
+    return result
 
 
 def linear_attention_rows(tables: Tables) -> Iterator[LayerRows]:

@@ -64,7 +64,7 @@ GEMM_FORMATS = {"bfloat16": Dtype.BF16, "fp8": Dtype.FP8, "fp8_block": Dtype.FP8
 
 def gemm_batches(tables: Tables) -> Iterator[Batch]:
     """GEMM rows by GPU, engine and format; low precision includes the activation quantisation."""
-    for gpu_name, engine, file in tables.files("gemm", "gemm_perf"):
+    for gpu_name, engine, file in tables.files("gemm", "gemm_perf", older=True):
         frame = tables.read(file)
         frame = tables.keep("weight_only_int", frame, frame["gemm_dtype"].isin(list(GEMM_FORMATS)))
         if engine == "vllm":

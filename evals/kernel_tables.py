@@ -14,7 +14,7 @@ import pandas as pd
 from pyarrow.parquet import ParquetFile
 
 from evals.corpus import CorpusAbsent
-from predictor.kernels.gpu import Gpu, gpu_of
+from predictor.kernels.gpu import CONSTANTS, Generation, Gpu, gpu_of
 from predictor.profiles.loader import platform
 
 PACKAGE = "aiconfigurator-core==0.12.0"
@@ -26,6 +26,13 @@ SYSTEMS = {
     "b300_sxm": "B300",
     "gb200": "GB200",
     "gb300": "GB300",
+}
+# Older generations, which no platform profile covers: GEMM only, reported apart. Datasheet figures of the package's
+# systems/*.yaml; compute units and clocks of NVIDIA's data sheets.
+OTHER_SYSTEMS = {"a100_sxm": "A100", "l40s": "L40S"}
+_OTHER_GPUS = {
+    "A100": Gpu("A100", Generation.AMPERE, 312e12, 312e12, 312e12, 2.039e12, 108, 1.41e9, CONSTANTS[Generation.AMPERE]),
+    "L40S": Gpu("L40S", Generation.ADA, 362e12, 733e12, 733e12, 0.864e12, 142, 2.52e9, CONSTANTS[Generation.ADA]),
 }
 
 RULES = {
@@ -49,9 +56,10 @@ class Tables:
     folder: Path
     dropped: dict[str, int] = field(default_factory=dict)
 
-    def files(self, operation: str, name: str) -> Iterator[tuple[str, str, Path]]:
+    def files(self, operation: str, name: str, older: bool = False) -> Iterator[tuple[str, str, Path]]:
         """(GPU, engine, file) of the fullest version of each engine's table of one operation."""
-        for system, gpu_name in SYSTEMS.items():
+        systems = SYSTEMS | OTHER_SYSTEMS if older else SYSTEMS
+        for system, gpu_name in systems.items():
             for engine in ENGINES:
                 found = sorted(self.folder.glob(f"{system}/{operation}/{engine}/*/{name}.parquet"))
                 if found:
@@ -92,5 +100,5 @@ def find_tables(option: str | None) -> Tables:
 
 
 def gpu(name: str) -> Gpu:
-    """The kernel models' view of a shipped platform."""
-    return gpu_of(platform(name))
+    """The kernel models' view of a platform."""
+    return _OTHER_GPUS.get(name) or gpu_of(platform(name))

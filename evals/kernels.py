@@ -33,7 +33,7 @@ from evals.kernel_rows import (
     predict_prefill,
     prefill_batches,
 )
-from evals.kernel_tables import RULES, Tables, find_tables
+from evals.kernel_tables import OTHER_SYSTEMS, RULES, Tables, find_tables
 from predictor.kernels import facts_nvidia
 
 SIZE_CLASSES = (("decode", 0.0, 64.0), ("mid", 64.0, 1024.0), ("prefill", 1024.0, np.inf))
@@ -70,6 +70,8 @@ def score(tables: Tables) -> dict[str, list[Scored]]:
 def _gemm(tables: Tables) -> Iterator[Scored]:
     for batch in gemm_batches(tables):
         quant = facts_nvidia.QUANT.get((batch.gpu.generation.value, batch.engine, batch.key[1]))
+        if quant is None and batch.key[1] != "bfloat16":  # an older generation: the same kernel as on Hopper
+            quant = facts_nvidia.QUANT["hopper", batch.engine, batch.key[1]]
         yield Scored(batch, predict_gemm(batch, batch.gpu.constants, quant))
 
 
@@ -222,7 +224,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     """All figures; the breakdown also as a table on stderr where no JSON is asked for."""
     tables = find_tables(args.tables)
     scored = score(tables)
-    gemm = scored["gemm"]
+    gemm = [part for part in scored["gemm"] if part.batch.gpu.name not in OTHER_SYSTEMS.values()]
     by_precision = {
         precision: [part for part in gemm if GEMM_PRECISION[part.batch.key[1]] == precision]
         for precision in ("bf16", "fp8", "fp4")
@@ -256,7 +258,8 @@ def _blind(scored: dict[str, list[Scored]]) -> dict[str, float]:
     """The same medians over the GPUs no constant was learned on."""
     result = {}
     for operation, parts in scored.items():
-        blind = [part for part in parts if part.batch.gpu.name not in ("H100", "B200")]
+        seen = ("H100", "B200", *OTHER_SYSTEMS.values())
+        blind = [part for part in parts if part.batch.gpu.name not in seen]
         result[operation] = median_ape_pct(blind)
     return result
 

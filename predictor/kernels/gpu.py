@@ -84,6 +84,10 @@ class Gpu:
     clock_hz: float
     constants: KernelConstants
 
+    def __hash__(self) -> int:
+        """By name: GPUs are keys of every memoised table, and two of one name seldom differ."""
+        return hash(self.name)
+
     def with_constants(self, constants: KernelConstants) -> "Gpu":
         """The same GPU with other constants: for calibration."""
         return replace(self, constants=constants)

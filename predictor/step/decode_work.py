@@ -5,7 +5,7 @@ object prices one deployment at any batch; :mod:`predictor.step.simulate` adds w
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,7 +19,7 @@ from predictor.step.attention_price import ContextRead, DecodeAttention, decode_
 from predictor.step.op_price import TOKEN_GRID, FloatArray, PriceContext, op_price
 from predictor.step.op_types import StepOp, StepOps
 from predictor.step.ops import step_ops
-from predictor.types import Deployment, Layout
+from predictor.types import Deployment, Layout, SchedulerSettings, Speculation
 
 _VARIANTS: dict[str, Variant] = {"custom": "custom", "quick": "quick", "fused_rms": "fused_rms", "rccl": "rccl"}
 
@@ -65,8 +65,22 @@ def curve(context: PriceContext, ops: tuple[StepOp, ...], phase: Phase) -> Curve
     return Curve(launch_us, terms, total)
 
 
+def kernel_view(deployment: Deployment) -> Deployment:
+    """The deployment without what no kernel sees: candidates that differ in it share all prices."""
+    return replace(
+        deployment,
+        engine_version="",
+        scheduler=SchedulerSettings(),
+        speculation=Speculation(),
+        replicas=1,
+        prefill=None,
+        host_kv_gb=0.0,
+    )
+
+
+@lru_cache(maxsize=1024)
 def price_context(card: ModelCard, platform: Platform, deployment: Deployment, layout: Layout) -> PriceContext:
-    """Everything prices depend on besides the operations."""
+    """Everything prices depend on besides the operations; ``deployment`` as :func:`kernel_view` leaves it."""
     gpu = gpu_of(platform)
     return PriceContext(
         gpu=gpu,
@@ -88,13 +102,10 @@ def deployment_facts(card: ModelCard, gpu: Gpu, deployment: Deployment) -> Engin
     return engine_facts(deployment.engine, gpu.generation, deployment.precision, deployment.kernels, mxfp4)
 
 
-def deployment_ops(card: ModelCard, layout: Layout, deployment: Deployment, facts: EngineFacts) -> StepOps:
-    """Operations of a forward pass at a layout; memoised, since candidates share them."""
-    return _ops(card, layout, deployment, facts.fusions)
-
-
 @lru_cache(maxsize=1024)
-def _ops(card: ModelCard, layout: Layout, deployment: Deployment, fusions: frozenset[str]) -> StepOps:
+def deployment_ops(card: ModelCard, platform: Platform, deployment: Deployment, layout: Layout) -> StepOps:
+    """Operations of a forward pass at a layout; memoised, since candidates share them."""
+    fusions = price_context(card, platform, deployment, layout).facts.fusions
     return step_ops(card, layout, deployment.precision, deployment.kernels, deployment.engine, fusions)
 
 
@@ -140,12 +151,13 @@ def read_us(read: ContextRead, context_tokens: float, requests: float) -> float:
     return read.us_per_token * min(context_tokens, read.cap_tokens * requests)
 
 
+@lru_cache(maxsize=1024)
 def decode_work(
     card: ModelCard, platform: Platform, deployment: Deployment, layout: Layout, queries: float
 ) -> DecodeWork:
-    """Price the decode operations of a deployment at a layout."""
+    """Price the decode operations of a deployment (its :func:`kernel_view`) at a layout; memoised."""
     context = price_context(card, platform, deployment, layout)
-    ops = deployment_ops(card, layout, deployment, context.facts)
+    ops = deployment_ops(card, platform, deployment, layout)
     return DecodeWork(
         queries=queries,
         layers=curve(context, ops.decode, "decode"),

@@ -45,6 +45,10 @@ class PriceContext:
     router_family: str
     allreduce: Variant
 
+    def __hash__(self) -> int:
+        """Short on purpose: prices are looked up by context dozens of times a candidate; equality tells the rest."""
+        return hash((self.gpu.name, self.facts.engine, self.attn_dp, self.tp, self.ep, self.router_family))
+
     def tokens(self, scope: str) -> tuple[int, ...]:
         """The grid in tokens of one rank, or of all ranks of the group."""
         return _scaled_grid(1 if scope == "rank" else self.attn_dp)

@@ -11,6 +11,7 @@ what is above them between two deployments, :func:`work_ratio`, moves an anchor 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from predictor.step.decode_work import (
     decode_work,
     deployment_ops,
     interpolate,
+    kernel_view,
     price_context,
     read_us,
 )
@@ -222,20 +224,18 @@ def simulate_step_model(
     ``settings`` are the resolved ones of the decode (or only) pool, ``prefill_settings`` of the prefill pool where the
     deployment is split. ``tokens_per_step`` is L(k) where it speculates; drafting is priced here.
     """
-    layout = deployment.layout
-    plain = decode_work(card, platform, deployment, layout, 1.0)
-    work, draft = plain, None
-    speculation = deployment.speculation
+    layout, speculation, pool = deployment.layout, deployment.speculation, deployment.prefill
+    kernels = kernel_view(deployment)
+    work, draft = decode_work(card, platform, kernels, layout, 1.0), None
     if speculation.active:
-        draft = _draft(card, speculation, plain)
-        work = decode_work(card, platform, deployment, layout, 1.0 + speculation.depth)
-    pool = deployment.prefill
+        draft = _draft(card, speculation, work)
+        work = decode_work(card, platform, kernels, layout, 1.0 + speculation.depth)
     return SimulateStepModel(
         work=work,
         prefill=prefill_curve(
             card,
             platform,
-            deployment,
+            kernels,
             pool.layout if pool else layout,
             (prefill_settings or settings).chunk_size,
             per_request_ms,
@@ -255,6 +255,7 @@ def _draft(card: ModelCard, speculation: Speculation, plain: DecodeWork) -> Draf
     return DraftCost(drafter(card, method), speculation.depth, plain, card.layers)
 
 
+@lru_cache(maxsize=1024)
 def prefill_curve(
     card: ModelCard,
     platform: Platform,
@@ -265,10 +266,11 @@ def prefill_curve(
 ) -> PrefillCurve:
     """``F + c1·n + c2·n²`` of a prompt: c2 and part of c1 from attention, the rest fitted to the operations' sum.
 
+    ``deployment`` as :func:`~predictor.step.decode_work.kernel_view` leaves it; memoised.
     Under attention DP ``n`` are the tokens of one rank, all ranks taken as equally loaded.
     """
     context = price_context(card, platform, deployment, layout)
-    ops = deployment_ops(card, layout, deployment, context.facts)
+    ops = deployment_ops(card, platform, deployment, layout)
     layers, head = curve(context, ops.prefill, "prefill"), curve(context, ops.head, "prefill")
     attention = [prefill_attention(context.gpu, context.facts, op) for op in ops.attention]
     fixed_us, per_token_us = _fit_line(layers.total_us, chunk_tokens)
@@ -314,7 +316,7 @@ def decode_work_ms(
     rank_batch = -(-batch // layout.attn_dp)
     rank_context = context_tokens * rank_batch / batch
     queries = 1.0 + deployment.speculation.depth if deployment.speculation.active else 1.0
-    work = decode_work(card, platform, deployment, layout, queries)
+    work = decode_work(card, platform, kernel_view(deployment), layout, queries)
     terms = work.terms_us(float(rank_batch), rank_context, float(rank_batch))
     return sum(us for name, us in terms.items() if name not in FIXED_TERMS) / 1000.0
 
