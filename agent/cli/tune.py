@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from agent.llm.text_request import Reading
+    from agent.request import TuningRequest
     from agent.search import Trial
 
 EXIT_NOTHING_LEGAL = 1
+DEFAULT_OBJECTIVE = "output_tok_s_per_gpu"
 
 
 def register(app: typer.Typer) -> None:
@@ -18,22 +21,27 @@ def register(app: typer.Typer) -> None:
 
 
 def tune(
-    model: Annotated[str, typer.Option(help="Model name, or the path of a Hugging Face config.json.")],
-    cluster: Annotated[str, typer.Option(help="GPU:N or GPU:NxNODES, such as MI355X:8 or H200:8x2.")],
-    engine: Annotated[str, typer.Option(help="vllm, sglang, atom or trtllm.")],
-    objective: Annotated[str, typer.Option(help="See `inferasim objectives`.")] = "output_tok_s_per_gpu",
+    text: Annotated[str | None, typer.Argument(help="What to tune, in words; options win over it.")] = None,
+    request_file: Annotated[str | None, typer.Option("--request", help="TOML or JSON file with the request.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model name, or the path of a Hugging Face config.json.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="GPU:N or GPU:NxNODES, such as MI355X:8 or H200:8x2.")] = None,
+    engine: Annotated[str | None, typer.Option(help="vllm, sglang, atom or trtllm.")] = None,
+    objective: Annotated[str | None, typer.Option(help=f"{DEFAULT_OBJECTIVE}; see `inferasim objectives`.")] = None,
     slo: Annotated[list[str] | None, typer.Option(help="METRIC<=NUMBER or METRIC>=NUMBER; may repeat.")] = None,
     pin: Annotated[list[str] | None, typer.Option(help="LEVER=VALUE kept fixed; may repeat.")] = None,
     free: Annotated[list[str] | None, typer.Option(help="Lever to open, or load, or precision; may repeat.")] = None,
     validated: Annotated[list[str] | None, typer.Option(help="Weight format that may be used; may repeat.")] = None,
-    isl: Annotated[int, typer.Option(help="Prompt tokens.")] = 1024,
-    osl: Annotated[int, typer.Option(help="Output tokens.")] = 1024,
-    concurrency: Annotated[int, typer.Option(help="Closed-loop clients over the whole deployment.")] = 64,
-    length_range: Annotated[float, typer.Option(help="Shortest length over nominal; 1 is fixed.")] = 1.0,
-    prefix_hit: Annotated[float, typer.Option(help="Share of the prompt already cached.")] = 0.0,
-    engine_version: Annotated[str, typer.Option(help="Engine release; the newest profile if left out.")] = "",
-    budget: Annotated[int, typer.Option(help="Trials at most.")] = 300,
+    isl: Annotated[int | None, typer.Option(help="Prompt tokens; 1024 if left out.")] = None,
+    osl: Annotated[int | None, typer.Option(help="Output tokens; 1024 if left out.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Closed-loop clients altogether; 64 if left out.")] = None,
+    length_range: Annotated[float | None, typer.Option(help="Shortest length over nominal; 1, fixed.")] = None,
+    prefix_hit: Annotated[float | None, typer.Option(help="Share of the prompt already cached; 0.")] = None,
+    engine_version: Annotated[str | None, typer.Option(help="Engine release; the anchors' or the newest.")] = None,
+    budget: Annotated[int | None, typer.Option(help="Trials at most; 300 if left out.")] = None,
     seed_only: Annotated[bool, typer.Option("--seed-only", help="Deterministic search without an LLM.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Accept what is proposed for what the text leaves open.")
+    ] = False,
     ledger: Annotated[str | None, typer.Option(help="File or postgresql:// URL of the ledger.")] = None,
     anchors: Annotated[str | None, typer.Option(help="Folder or file of anchors to use instead of the cache.")] = None,
     jobs: Annotated[int, typer.Option(help="Worker processes.")] = 1,
@@ -41,8 +49,6 @@ def tune(
 ) -> None:
     """Search for the best deployment of a model on a cluster."""
     from agent.cli.output import print_json
-    from agent.predict_request import validated as checked
-    from agent.request import TuningRequest
     from agent.tune import tune as run
     from predictor.errors import BadInput
 
@@ -50,25 +56,26 @@ def tune(
         raise BadInput("--seed-only is left out: this release searches without an LLM only; add --seed-only")
     if jobs < 1:
         raise BadInput(f"jobs {jobs}: must be at least 1")
-    request = checked(
-        TuningRequest,
-        model=model,
-        cluster=cluster,
-        engine=engine,
-        engine_version=engine_version,
-        objective=objective,
-        slos=tuple(slo or ()),
-        isl=isl,
-        osl=osl,
-        concurrency=concurrency,
-        length_range=length_range,
-        prefix_hit=prefix_hit,
-        pins=tuple(pin or ()),
-        free=tuple(free or ()),
-        validated=tuple(validated or ()),
-        budget=budget,
-    )
-    with _progress(budget) as step:
+    given = {
+        "model": model,
+        "cluster": cluster,
+        "engine": engine,
+        "engine_version": engine_version,
+        "objective": objective,
+        "slos": tuple(slo) if slo else None,
+        "isl": isl,
+        "osl": osl,
+        "concurrency": concurrency,
+        "length_range": length_range,
+        "prefix_hit": prefix_hit,
+        "pins": tuple(pin) if pin else None,
+        "free": tuple(free) if free else None,
+        "validated": tuple(validated) if validated else None,
+        "budget": budget,
+    }
+    request, reading = _request(text, request_file, {k: v for k, v in given.items() if v is not None}, yes)
+    _show_reading(reading)
+    with _progress(request.budget) as step:
         outcome = run(request, ledger_url=ledger, anchors=anchors, jobs=jobs, progress=step)
     answer = outcome.as_json()
     if json_output:
@@ -80,6 +87,52 @@ def tune(
         show_tuning(answer, None if first is None else {"levers": first.levers, "score": first.judged.score})
     if outcome.result.best is None:
         raise typer.Exit(EXIT_NOTHING_LEGAL)
+
+
+def _request(
+    text: str | None, request_file: str | None, given: dict[str, Any], accept: bool
+) -> tuple["TuningRequest", "Reading | None"]:
+    """The typed request, from words, a file or options alone; options win over both."""
+    from agent.predict_request import validated as checked
+    from agent.request import TuningRequest
+    from predictor.errors import BadInput
+
+    if text is not None and request_file is not None:
+        raise BadInput("--request and a text are both given: use one of them")
+    reading = None
+    if text is not None:
+        from agent.llm.text_request import read_request, settle
+
+        reading = read_request(text)
+        fields = settle(reading, given, accept)
+    elif request_file is not None:
+        from pathlib import Path
+
+        from agent.request_file import read_request_file
+
+        fields = {**read_request_file(Path(request_file)), **given}
+    else:
+        fields = given
+    for name in ("model", "cluster", "engine"):
+        if name not in fields:
+            raise BadInput(
+                f"--{name} is left out: say it, or describe the whole request in words or with --request FILE"
+            )
+    return checked(TuningRequest, **{"objective": DEFAULT_OBJECTIVE, **fields}), reading
+
+
+def _show_reading(reading: "Reading | None") -> None:
+    """What a text was understood to ask for, on stderr."""
+    from agent.cli.output import note
+
+    if reading is None:
+        return
+    for kind, items in (("understood", reading.understood), ("assumed", reading.assumed)):
+        for one in items:
+            value = ", ".join(map(str, one.value)) if isinstance(one.value, tuple) else one.value
+            note(f"{kind}: {one.field} {value} ({one.why})")
+    for line in reading.notes:
+        note(f"note: {line}")
 
 
 @contextmanager

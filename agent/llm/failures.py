@@ -1,0 +1,30 @@
+"""Why a language model's part ended early: one exception with a stable code, and the flag a person reads."""
+
+
+class LlmFailure(Exception):
+    """The language model cannot go on. The code is stable; the message says what happened and what to do."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class CapReached(LlmFailure):
+    """A cap on calls, tokens, money or time: not a fault, a limit the operator set."""
+
+
+NOT_CONFIGURED = "llm_not_configured"
+UNREACHABLE = "llm_unreachable"
+TIMEOUT = "llm_timeout"
+RATE_LIMITED = "llm_rate_limited"
+AUTH = "llm_auth"
+REFUSED = "llm_refused"  # the provider refuses the request itself: model name, parameters
+SERVER = "llm_server_error"
+CONTEXT = "llm_context_exceeded"
+UNREADABLE = "llm_unreadable"
+UNEXPECTED = "llm_unexpected"
+CAP_CALLS = "cap_llm_calls"
+CAP_TOKENS = "cap_llm_tokens"
+CAP_COST = "cap_llm_cost"
+CAP_WALL = "cap_llm_wall_time"

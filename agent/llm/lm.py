@@ -1,0 +1,376 @@
+"""The only place that builds a language model: DSPy over LiteLLM, metered, capped, retried once and never cached.
+
+DSPy hands each request to :class:`_Metered`, which checks the caps, makes the attempts (tenacity; DSPy's and LiteLLM's
+own retries are off), bounds each attempt by the clock even if the server drips bytes, and tells what the call cost.
+DSPy and LiteLLM are imported when a :class:`Backbone` is made, not with this module.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent.llm import failures
+from agent.llm.failures import CapReached, LlmFailure
+from agent.llm.guards import Redactor
+from agent.llm.settings import DEFAULT_CONTEXT_TOKENS, HOW_TO_CONFIGURE, LlmSettings
+
+REASONING_MAX_TOKENS = 16_000  # source: DSPy 3.4 refuses OpenAI reasoning models below this
+BYTES_PER_TOKEN = 3.0  # of JSON and English in UTF-8, on the careful side; corrected by what servers report
+LONGEST_WAIT_S = 30.0  # between two attempts, unless the server asks for more
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One call as the ledger notes it: all attempts of one question."""
+
+    stage: str
+    outcome: str  # ok, or the code of the failure
+    attempts: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float | None  # None where nobody knows the price
+    latency_ms: float
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a search has asked of its language model so far."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+    unpriced_calls: int = 0
+    wall_s: float = 0.0
+    unanswered_prompt_tokens: int = 0  # of attempts whose answer never came: they may have been billed, so caps count
+    unanswered_completion_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and completion tokens."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def as_json(self) -> dict[str, Any]:
+        """As the answer and the ledger show it; the cost is null where any call's price is unknown."""
+        return {
+            "calls": self.calls,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "cost_usd": None if self.unpriced_calls else self.cost_usd,
+            "wall_s": self.wall_s,
+        }
+
+
+@dataclass(slots=True)
+class Backbone:
+    """One chat model for one search. ``on_call`` hears of every call, failed ones included."""
+
+    settings: LlmSettings
+    redactor: Redactor
+    on_call: Callable[[CallRecord], None] = lambda record: None
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    usage: Usage = field(default_factory=Usage)
+    stage: str = ""
+    _lm: Any = None
+    _adapter: Any = None
+    _engine: Any = None
+    _bytes_per_token: float = BYTES_PER_TOKEN
+
+    def __post_init__(self) -> None:
+        if not self.settings.configured:
+            raise LlmFailure(failures.NOT_CONFIGURED, f"no language model is set: {HOW_TO_CONFIGURE}")
+        dspy = import_dspy()
+        self._engine = _Metered(self)
+        options: dict[str, Any] = {
+            "temperature": self.settings.temperature,
+            "max_tokens": self.settings.max_tokens,
+            "cache": False,
+            "num_retries": 0,  # the one layer of retries is this module's
+            "engine": self._engine,
+        }
+        try:
+            self._lm = dspy.LM(self.settings.model, **options)
+        except dspy.utils.exceptions.LMConfigurationError:  # OpenAI's reasoning families take nothing else
+            self._lm = dspy.LM(
+                self.settings.model, **{**options, "temperature": None, "max_tokens": REASONING_MAX_TOKENS}
+            )
+        self._adapter = dspy.JSONAdapter()
+
+    @property
+    def context_tokens(self) -> int:
+        """The model's context window: as set, as LiteLLM knows it, else a careful default."""
+        if self.settings.context_tokens:
+            return self.settings.context_tokens
+        try:
+            known = import_litellm().get_model_info(self.settings.model).get("max_input_tokens")
+        except Exception:  # noqa: BLE001  LiteLLM raises a bare Exception for a model it does not know
+            known = None
+        return int(known) if known else DEFAULT_CONTEXT_TOKENS
+
+    @property
+    def answer_tokens(self) -> int:
+        """Most tokens of one answer."""
+        options = self._lm.kwargs
+        return int(options.get("max_tokens") or options.get("max_completion_tokens") or self.settings.max_tokens)
+
+    @property
+    def prompt_bytes(self) -> int:
+        """Most bytes of a prompt that leave room for the answer in the context window."""
+        return max(1024, int((self.context_tokens - self.answer_tokens) * self._bytes_per_token))
+
+    def ask(self, stage: str, module: Callable[..., Any], **inputs: Any) -> Any:
+        """Run a DSPy module; everything that can go wrong is an :class:`LlmFailure` with a stable code."""
+        dspy = import_dspy()
+        errors = dspy.utils.exceptions
+        self.stage = stage
+        try:
+            with dspy.context(lm=self._lm, adapter=self._adapter, disable_history=True):
+                return module(**inputs)
+        except errors.AdapterParseError as error:
+            raise LlmFailure(failures.UNREADABLE, self._brief(f"unreadable answer: {error.lm_response!r}")) from error
+        except (errors.LMError, ValueError, TypeError) as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> LlmFailure:
+        """What a DSPy error means; one of our own that passed through DSPy comes out as it went in."""
+        inner: BaseException | None = error
+        while inner is not None:
+            if isinstance(inner, LlmFailure):
+                return inner
+            inner = inner.__cause__
+        errors = import_dspy().utils.exceptions
+        names = (
+            (errors.ContextWindowExceededError, failures.CONTEXT),
+            (errors.LMRateLimitError, failures.RATE_LIMITED),
+            (errors.LMTimeoutError, failures.TIMEOUT),
+            (errors.LMAuthError, failures.AUTH),
+            (errors.LMBillingError, failures.AUTH),
+            (errors.LMServerError, failures.SERVER),
+            (errors.LMTransportError, failures.UNREACHABLE),
+            (errors.LMInvalidRequestError, failures.REFUSED),
+            (errors.LMUnsupportedFeatureError, failures.REFUSED),
+            (errors.LMConfigurationError, failures.AUTH),
+        )
+        code = next((code for kind, code in names if isinstance(error, kind)), failures.UNEXPECTED)
+        return LlmFailure(code, self._brief(f"{type(error).__name__}: {error}"))
+
+    def _brief(self, text: str) -> str:
+        return self.redactor.text(" ".join(text.split()), 300)
+
+    # ------------------------------------------------------------------------------------------------ one call
+
+    def complete(self, request: Any, attempt: Callable[[Any, float], Any]) -> Any:
+        """Answer one DSPy request within the caps: called by the engine, raises what DSPy understands."""
+        from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+
+        from agent.llm.retrying import retry_wait, retryable
+
+        size = sum(len((message.text or "").encode()) for message in request.messages)
+        size += len(request.system.encode()) if isinstance(request.system, str) else 0
+        expected = int(size / self._bytes_per_token) + 1
+        self._check_caps(expected)
+        started = self.clock()
+        tries = 0
+
+        def once() -> Any:
+            nonlocal tries
+            tries += 1
+            left_s = self.settings.max_wall_s - self.usage.wall_s - (self.clock() - started)
+            if left_s <= 0:
+                raise CapReached(failures.CAP_WALL, f"the limit of {self.settings.max_wall_s:g} s was reached")
+            return attempt(request, min(self.settings.timeout_s, left_s))
+
+        def wait(state: RetryCallState) -> float:
+            error = state.outcome.exception() if state.outcome else None
+            left_s = self.settings.max_wall_s - self.usage.wall_s - (self.clock() - started)
+            wait_s = retry_wait(error, state.attempt_number, self.settings.retry_wait_s, LONGEST_WAIT_S)
+            return max(0.0, min(wait_s, left_s))
+
+        outcome, response, detail = "ok", None, ""
+        try:
+            response = Retrying(
+                stop=stop_after_attempt(self.settings.attempts),
+                wait=wait,
+                retry=retry_if_exception(retryable),
+                sleep=self.sleep,
+                reraise=True,
+            )(once)
+            return response
+        except CapReached as error:
+            outcome, detail = error.code, error.message
+            raise
+        except Exception as error:
+            outcome, detail = type(error).__name__, self._brief(str(error))
+            raise
+        finally:
+            elapsed_s = self.clock() - started
+            self._account(response, expected, size, outcome, tries, elapsed_s, detail)
+
+    def _check_caps(self, expected_tokens: int) -> None:
+        """Refuse a call that could pass a cap: hard limits are kept before the money is spent, not noticed after."""
+        limits, used = self.settings, self.usage
+        unanswered = used.unanswered_prompt_tokens, used.unanswered_completion_tokens
+        if used.calls >= limits.max_calls:
+            raise CapReached(failures.CAP_CALLS, f"the limit of {limits.max_calls} calls was reached")
+        if used.tokens + sum(unanswered) + expected_tokens + self.answer_tokens > limits.max_total_tokens:
+            raise CapReached(failures.CAP_TOKENS, f"the next call could pass {limits.max_total_tokens} tokens")
+        next_usd = self._cost(expected_tokens + unanswered[0], self.answer_tokens + unanswered[1])
+        if next_usd is not None and used.cost_usd + next_usd > limits.max_cost_usd:
+            raise CapReached(failures.CAP_COST, f"the next call could pass ${limits.max_cost_usd:g}")
+        if used.wall_s >= limits.max_wall_s:
+            raise CapReached(failures.CAP_WALL, f"the limit of {limits.max_wall_s:g} s was reached")
+
+    def _account(
+        self, response: Any, expected: int, size: int, outcome: str, tries: int, elapsed_s: float, detail: str
+    ) -> None:
+        reported = None if response is None else response.usage
+        prompt = getattr(reported, "input_tokens", None)
+        completion = getattr(reported, "output_tokens", None)
+        if prompt and size:
+            self._bytes_per_token = min(self._bytes_per_token, size / prompt)  # never hope for a better packing
+        failed = response is None
+        prompt_tokens = 0 if failed else expected if prompt is None else int(prompt)
+        completion_tokens = 0 if failed else self.answer_tokens if completion is None else int(completion)
+        cost_usd = 0.0 if failed else self._cost(prompt_tokens, completion_tokens)
+        self.usage.calls += 1
+        self.usage.prompt_tokens += prompt_tokens
+        self.usage.completion_tokens += completion_tokens
+        self.usage.cost_usd += cost_usd or 0.0
+        self.usage.unpriced_calls += cost_usd is None
+        self.usage.wall_s += elapsed_s
+        unanswered = tries if failed else tries - 1
+        self.usage.unanswered_prompt_tokens += unanswered * expected
+        self.usage.unanswered_completion_tokens += unanswered * self.answer_tokens
+        self.on_call(
+            CallRecord(
+                self.stage, outcome, tries, prompt_tokens, completion_tokens, cost_usd, elapsed_s * 1000.0, detail
+            )
+        )
+
+    def _cost(self, prompt_tokens: int, completion_tokens: int) -> float | None:
+        """Dollars of a call: the operator's prices, else LiteLLM's, else None."""
+        ours = self.settings.usd_per_m_input, self.settings.usd_per_m_output
+        if ours[0] is not None and ours[1] is not None:
+            return (prompt_tokens * ours[0] + completion_tokens * ours[1]) / 1e6
+        try:
+            parts = import_litellm().cost_per_token(
+                model=self.settings.model, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens
+            )
+        except Exception:  # noqa: BLE001  LiteLLM raises a bare Exception for a model it does not know
+            return None
+        return float(sum(parts))
+
+
+class _Metered:
+    """DSPy's engine contract: one canonical request, one response; LiteLLM does the talking."""
+
+    supports_function_calling = False
+    supports_reasoning = False
+
+    def __init__(self, backbone: Backbone) -> None:
+        self._backbone = backbone
+
+    @property
+    def supports_response_schema(self) -> bool:
+        """Whether to send a JSON schema: as set, else as LiteLLM knows the model."""
+        settings = self._backbone.settings
+        if settings.response_schema != "auto":
+            return settings.response_schema == "on"
+        return bool(import_litellm().supports_response_schema(model=settings.model))
+
+    @property
+    def supported_params(self) -> frozenset[str]:
+        """Request parameters the provider takes."""
+        if self._backbone.settings.response_schema == "off":
+            return frozenset()
+        found = import_litellm().get_supported_openai_params(model=self._backbone.settings.model)
+        return frozenset(found or ())
+
+    def complete(self, request: Any) -> Any:
+        """One answer."""
+        return self._backbone.complete(request, self._attempt)
+
+    def _attempt(self, request: Any, limit_s: float) -> Any:
+        from dspy.clients.engines import LiteLLMEngine
+
+        settings = self._backbone.settings
+        options: dict[str, Any] = {"timeout": limit_s}
+        if settings.api_base:
+            options["api_base"] = settings.api_base
+        if settings.api_key:
+            options["api_key"] = settings.api_key.get_secret_value()
+        elif settings.api_base:
+            options["api_key"] = "none"  # servers of one's own want none, and their clients insist on one
+        engine = LiteLLMEngine(**options)
+        import_litellm()  # takes seconds the first time, which are not the server's
+        return within(limit_s, lambda: engine.complete(request))
+
+
+def within(limit_s: float, work: Callable[[], Any]) -> Any:
+    """Run ``work``, giving up after ``limit_s``.
+
+    The time-outs of HTTP clients count from byte to byte; a server that drips would hold them for ever. The abandoned
+    thread is a daemon and ends with its connection.
+    """
+    from dspy import lm15
+
+    answer: dict[str, Any] = {}
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            answer["value"] = work()
+        except BaseException as error:  # noqa: BLE001  handed to the waiting thread, which raises it
+            answer["error"] = error
+        finally:
+            done.set()
+
+    threading.Thread(target=run, daemon=True, name="language-model").start()
+    if not done.wait(limit_s):
+        raise lm15.TimeoutError(f"no answer within {limit_s:g} s")
+    if "error" in answer:
+        raise answer["error"]
+    return answer["value"]
+
+
+def import_dspy() -> Any:
+    """DSPy, quiet."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else both libraries fetch a price list
+    import dspy
+
+    for name in ("dspy", "LiteLLM", "httpx", "httpcore", "openai"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # the terminal is ours; the ledger holds the errors
+    return dspy
+
+
+def import_litellm() -> Any:
+    """LiteLLM as DSPy sets it up: no telemetry, no cache, no advertisements."""
+    import_dspy()
+    from dspy.clients._litellm import get_litellm
+
+    return get_litellm(feature="InferaSim")
+
+
+def secrets_of(settings: LlmSettings) -> tuple[str, ...]:
+    """Secret values the settings hold, for a :class:`agent.llm.guards.Redactor`."""
+    return (settings.api_key.get_secret_value(),) if settings.api_key else ()
+
+
+def public_facts(settings: LlmSettings, redactor: Redactor) -> Mapping[str, Any]:
+    """What of the settings decides an answer, for the ledger: no key, no address."""
+    return {
+        "model": redactor.text(settings.model, 200),
+        "temperature": settings.temperature,
+        "max_tokens": settings.max_tokens,
+        "response_schema": settings.response_schema,
+        "max_calls": settings.max_calls,
+        "max_total_tokens": settings.max_total_tokens,
+        "max_cost_usd": settings.max_cost_usd,
+        "max_wall_s": settings.max_wall_s,
+    }
