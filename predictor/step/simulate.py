@@ -18,6 +18,7 @@ import numpy as np
 from predictor.cards import ModelCard, Platform
 from predictor.engines import Settings
 from predictor.errors import BadInput
+from predictor.kernels.engine_facts import EngineFacts
 from predictor.kernels.gpu import gpu_of
 from predictor.speculation import Drafter, Method, draft_cost_ratio, drafter
 from predictor.step.attention_price import ContextRead, prefill_attention
@@ -33,7 +34,7 @@ from predictor.step.decode_work import (
 )
 from predictor.step.model import INFINITE_CONTEXT, DecodeLine, PrefillCurve
 from predictor.step.op_price import TOKEN_GRID, FloatArray
-from predictor.types import Deployment, Layout, Speculation
+from predictor.types import Deployment, Flag, Layout, Speculation
 
 # Host time the GPU waits for once a step, besides sampling kernels: 6% of a modelled 70B FP8 TP8 step at batch 16 on
 # H100 (7 ms). Assumed for every engine; no public measurement separates it.
@@ -62,6 +63,7 @@ class SimulateStepModel:
     tokens_per_step: float = 1.0
     draft: "DraftCost | None" = None
     cycle_ms: Callable[[float, int], float] | None = None
+    flags: tuple[Flag, ...] = ()
     _lines: dict[int, tuple[DecodeLine, ...]] = field(default_factory=dict)
 
     def decode_line(self, batch: int, context_tokens: float = 0.0) -> DecodeLine:
@@ -245,7 +247,16 @@ def simulate_step_model(
         tokens_per_step=tokens_per_step,
         draft=draft,
         cycle_ms=cycle_ms,
+        flags=_flags(platform, price_context(card, platform, kernels, layout).facts),
     )
+
+
+def _flags(platform: Platform, facts: EngineFacts) -> tuple[Flag, ...]:
+    """What the reader should know about the kernel facts used."""
+    if not facts.assumed:
+        return ()
+    message = f"no public kernel table covers {facts.engine} on {platform.name}; its kernel facts are assumed"
+    return (Flag("kernel_facts_assumed", message),)
 
 
 def _draft(card: ModelCard, speculation: Speculation, plain: DecodeWork) -> DraftCost:

@@ -321,3 +321,9 @@ def test_low_precision_cache_ratio_grows_away_from_one_with_context():
     wide, narrow = (deployment(precision=replace(FP8, kv=kv)) for kv in (Dtype.BF16, Dtype.FP8))
     short, long = (work_ratio(LLAMA_70B, H100, wide, narrow, 32, context) for context in (32e3, 32e5))
     assert long < short < 1.0
+
+
+def test_assumed_kernel_facts_are_flagged():
+    assert model(LLAMA_70B, deployment()).flags == ()
+    (flag,) = model(LLAMA_70B, deployment("atom"), MI355X).flags
+    assert (flag.code, "MI355X" in flag.message) == ("kernel_facts_assumed", True)
