@@ -1,7 +1,7 @@
 """Learn the kernel constants again: ``python -m evals.kernel_learn`` prints ``predictor/kernels/facts_nvidia.py``.
 
-Learned on one GPU a generation (H100, B200) and on a few percent of its rows, drawn with a fixed seed; H200, B300,
-GB200 and GB300 are never looked at. Each set minimises the mean absolute log error of its kernel's sampled rows.
+Learned on one GPU a generation (H100, B200) and on a few percent of its rows, drawn with a fixed seed; nothing is
+learned on H200, B300, GB200 and GB300. Each set minimises the mean absolute log error of its kernel's sampled rows.
 """
 
 import argparse

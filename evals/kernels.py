@@ -1,7 +1,8 @@
 """Simulate-mode kernel times against the measured tables of ``aiconfigurator-core`` 0.12.0 (Hopper and Blackwell).
 
 One set of constants a GPU generation and named facts of each engine's kernels; nothing is fitted to a shape. They were
-learned on a few percent of the rows of H100 and B200 (``python -m evals.kernel_learn``); the other GPUs are blind.
+learned on a few percent of the rows of H100 and B200 (``python -m evals.kernel_learn``); the other GPUs had no
+part in it.
 Besides absolute times two figures tell whether deployments are ranked rightly: the ratio of a layer's GEMMs from one TP
 width to twice that width, and which precision is faster on a shape.
 """
