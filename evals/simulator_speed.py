@@ -7,6 +7,7 @@ latencies. Times are the best of several repetitions; nothing is remembered betw
 """
 
 import argparse
+import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +15,9 @@ from functools import lru_cache
 from typing import Any
 
 from evals.corpus import parser, run
+from predictor.des.fleet import ReplicaSpec, simulate_fleet
 from predictor.des.metrics import SimulationResult
+from predictor.des.recorder import PROGRESS_EVERY
 from predictor.des.schedule import cached_schedule, price
 from predictor.des.schedulers import scheduler_rules
 from predictor.des.simulator import simulate
@@ -22,11 +25,13 @@ from predictor.engines import effective_settings
 from predictor.profiles.loader import engine_profile, model_card, platform
 from predictor.step.model import StepModel
 from predictor.step.simulate import simulate_step_model
-from predictor.types import Deployment, SchedulerSettings, Workload
+from predictor.types import Arrival, Deployment, SchedulerSettings, Workload
 
 CASES = ((1024, 1024, 16), (1024, 1024, 64), (1024, 1024, 256), (1024, 1024, 1024), (8192, 1024, 64))
 KV_BLOCKS = 400_000  # endless, as in the study this is compared with
 LATENCIES = ("ttft_ms", "ttft_from_admission_ms", "tpot_ms", "itl_ms", "e2e_ms")
+DAY_S = 86_400.0
+MODEL_NAME = "gpt-oss-120b on one H200, vLLM rules, simulate mode"
 SPREAD = 0.5  # random lengths are uniform on nominal ± half
 
 
@@ -112,8 +117,45 @@ def case(isl: int, osl: int, clients: int, lengths: str, repetitions: int) -> di
     }
 
 
+def million(requests: int) -> dict[str, Any]:
+    """A day of open-loop traffic: Poisson arrivals over 24 hours, 1024/211 with random lengths, one replica."""
+    longest = 1.0 + SPREAD
+    workload = Workload(
+        round(1024 * longest),
+        round(211 * longest),
+        arrival=Arrival.POISSON,
+        request_rate_per_s=requests / DAY_S,
+        requests_per_client=requests,
+        length_range_frac=(1.0 - SPREAD) / longest,
+    )
+    spec = ReplicaSpec(real_model(), scheduler_rules("vLLM", "", SchedulerSettings()), KV_BLOCKS)
+
+    def report(done: int) -> None:
+        if sys.stderr.isatty() and done % (requests // 100) < PROGRESS_EVERY:
+            filled = 40 * done // requests
+            print(f"\r[{'#' * filled}{'.' * (40 - filled)}] {done:,} of {requests:,}", end="", file=sys.stderr)
+
+    start = time.perf_counter()
+    result = simulate_fleet(spec, workload, progress=report)
+    values = metrics(result)
+    wall_s = time.perf_counter() - start
+    return {
+        "requests": result.completed,
+        "simulated_h": round(result.duration_ms / 3.6e6, 3),
+        "steps": result.steps,
+        "runs_per_request": round(result.runs / result.completed, 3),
+        "wall_s": round(wall_s, 2),
+        "requests_per_s": round(result.completed / wall_s, 1),
+        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        "itl_percentile_width": result.itl_ms.relative_width,
+        "metrics": {name: round(value, 6) for name, value in values.items()},
+    }
+
+
 def evaluate(args: argparse.Namespace) -> dict[str, Any]:
-    """All cases, fixed and random lengths."""
+    """All cases, fixed and random lengths; or the day of traffic."""
+    if args.million:
+        return {"model": MODEL_NAME, "million": million(args.requests)}
     rows = []
     for lengths in ("fixed", "random"):
         for isl, osl, clients in CASES:
@@ -126,7 +168,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
                 f"ratio {row['ratio']}, difference {row['max_rel_diff']:.1e}",
                 file=sys.stderr,
             )
-    return {"model": "gpt-oss-120b on one H200, vLLM rules, simulate mode", "cases": rows}
+    return {"model": MODEL_NAME, "cases": rows}
 
 
 def main() -> int:
@@ -134,6 +176,8 @@ def main() -> int:
     arguments = parser(__doc__ or "")
     arguments.add_argument("--repetitions", type=int, default=5, metavar="N", help="take the best of N (default 5)")
     arguments.add_argument("--most-clients", type=int, default=0, metavar="C", help="leave out cases above C clients")
+    arguments.add_argument("--million", action="store_true", help="a day of open-loop traffic, in bounded memory")
+    arguments.add_argument("--requests", type=int, default=1_000_000, metavar="N", help="requests of --million")
     return run(evaluate, arguments)
 
 

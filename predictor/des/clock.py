@@ -28,8 +28,8 @@ class Clock:
         self.per_ms = TICKS_PER_MS * context_units
 
     def ticks(self, duration_ms: float) -> int:
-        """Nearest tick; exact for the float given."""
-        return round(Fraction(duration_ms) * self.per_ms)
+        """Ticks of a duration, to the precision of a float."""
+        return round(duration_ms * self.per_ms)
 
     def ms(self, ticks: int) -> float:
         """Correctly rounded quotient."""
@@ -84,7 +84,7 @@ class TickPrices:
             raise BadInput(f"decode line of batch {batch}: a piece that holds context {start} ends at {units}")
         ticks = self.clock.ticks
         # A tick is finer by the context fraction, so the slope a unit is the slope a token in coarse ticks.
-        slope = round(Fraction(line.slope_ms_per_token) * TICKS_PER_MS)
+        slope = round(line.slope_ms_per_token * TICKS_PER_MS)
         return ticks(line.intercept_ms), slope, units
 
     def decode(self, batch: int, context: int) -> int:

@@ -122,12 +122,14 @@ def simulate_fleet(
     engine: str = "timed_runs",
     host: HostTimes = HostTimes(),
     seed: int = 0,
+    progress: Callable[[int], None] | None = None,
 ) -> SimulationResult:
     """Simulate replicas, with ``prefill`` as a split deployment.
 
     Traffic is a synthetic ``workload``, or a ``source`` made for the simulation's clock. In a split, ``decode`` is the
     decode pool: a request is prefilled in the other one, its KV handed over, and its first token stamped when a decode
     replica admits it. ``prefill_host_ms`` is host time a prompt that is serial on its prefill step.
+    ``progress`` is told now and then how many requests have finished.
     """
     kind = TimeEngine(engine)
     if (workload is None) == (source is None):
@@ -146,7 +148,7 @@ def simulate_fleet(
         traffic = source_for(workload, pools[0].step_model, clock, seed)
     if traffic is None:
         raise BadInput("no traffic")
-    recorder = StepRecorder(clock, warm) if kind is TimeEngine.STEPWISE else Recorder(clock, warm)
+    recorder = (StepRecorder if kind is TimeEngine.STEPWISE else Recorder)(clock, warm, progress)
     routers = [spec.router if not isinstance(spec.router, str) else router_named(spec.router, seed) for spec in pools]
     ticks = None if handoff is None else _TickHandoff(handoff, clock)
     hub = Hub(traffic, routers[0], recorder, routers[-1], ticks)

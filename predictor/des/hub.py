@@ -6,7 +6,7 @@ who finished, routes what arrived and lets replicas plan, all in index order.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 import simpy
 from simpy.events import EventPriority
@@ -77,14 +77,19 @@ class Handoff(Protocol):
 
 
 class Timer(simpy.Event):
-    """One callback after a delay, with a priority."""
+    """One callback after a delay, with a priority; the callback finds ``value`` in the event."""
 
     def __init__(
-        self, env: simpy.Environment, delay: int, priority: EventPriority, callback: Callable[[simpy.Event], None]
+        self,
+        env: simpy.Environment,
+        delay: int,
+        priority: EventPriority,
+        callback: Callable[[simpy.Event], None],
+        value: object = None,
     ) -> None:
         self.env = env
         self.callbacks = [callback]
-        self._value = None
+        self._value = value
         self._ok = True
         env.schedule(self, priority, delay)
 
@@ -125,9 +130,11 @@ class Hub:
         self._await_arrival()
         self.env.run()
 
-    def at(self, delay: int, priority: EventPriority, callback: Callable[[simpy.Event], None]) -> None:
+    def at(
+        self, delay: int, priority: EventPriority, callback: Callable[[simpy.Event], None], value: object = None
+    ) -> None:
         """Call back after a delay."""
-        Timer(self.env, delay, priority, callback)
+        Timer(self.env, delay, priority, callback, value)
 
     def ended(self, replica: Replica, finished: list[Request]) -> None:
         """A replica is at a boundary; to be called at priority END."""
@@ -138,14 +145,13 @@ class Hub:
 
     def _await_arrival(self) -> None:
         """Hold one arrival event at a time, so that endless traffic needs no memory."""
-        for when, request in self._arrivals:
+        coming = next(self._arrivals, None)
+        if coming is not None:
+            self.at(coming[0] - int(self.env.now), ARRIVE, self._next_arrival, coming[1])
 
-            def arrive(_: simpy.Event, request: Request = request) -> None:
-                self._await_arrival()  # first, so that the turn sees another arrival of the same tick
-                self.arrive(request)
-
-            self.at(when - int(self.env.now), ARRIVE, arrive)
-            return
+    def _next_arrival(self, event: simpy.Event) -> None:
+        self._await_arrival()  # first, so that the turn sees another arrival of the same tick
+        self.arrive(cast(Request, event.value))
 
     def arrive(self, request: Request) -> None:
         """A request reaches the router; to be called at priority ARRIVE."""
@@ -161,7 +167,10 @@ class Hub:
             self._turn()
         else:
             self._turn_due = True
-            self.at(0, TURN, lambda _: self._turn())
+            self.at(0, TURN, self._turn_now)
+
+    def _turn_now(self, event: simpy.Event) -> None:
+        self._turn()
 
     def _turn(self) -> None:
         self._turn_due = False
@@ -191,7 +200,8 @@ class Hub:
 
     def _settle(self, now: int, arrived: list[Request]) -> None:
         """Requests that ended a stage: on to the next pool, or back to the source."""
-        self._finished.sort(key=lambda entry: entry[0])
+        if len(self._finished) > 1:
+            self._finished.sort(key=lambda entry: entry[0])
         for index, requests in self._finished:
             for request in requests:
                 if self._handoff is not None and index < len(self.replicas):
@@ -212,7 +222,7 @@ class Hub:
                 arrived.append(following)
 
     def _send_later(self, delay: int, request: Request) -> None:
-        self.at(delay, ARRIVE, lambda _: self.arrive(request))
+        self.at(delay, ARRIVE, lambda event: self.arrive(cast(Request, event.value)), request)
 
     def _hand_over(self, index: int, request: Request, delay: int) -> None:
         def arrive(_: simpy.Event) -> None:

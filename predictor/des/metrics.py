@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import floor, fsum
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,18 +14,61 @@ from predictor.types import Distribution
 
 FloatArray = NDArray[np.float64]
 
-REQUEST_COLUMNS = (
-    "id",
-    "arrival_ms",
-    "queue_ms",
-    "ttft_ms",
-    "e2e_ms",
-    "prompt_tokens",
-    "output_tokens",
-    "cached_tokens",
-    "preemptions",
-    "replica",
-)
+WHOLE_COLUMNS = ("id", "prompt_tokens", "output_tokens", "cached_tokens", "preemptions", "replica")
+TIME_COLUMNS = ("arrival_ms", "queue_ms", "ttft_ms", "e2e_ms")
+
+
+class RequestTable(Protocol):
+    """Measured requests, column by column, without host time."""
+
+    def __len__(self) -> int: ...
+
+    def column(self, name: str) -> FloatArray:
+        """One of ``WHOLE_COLUMNS`` or ``TIME_COLUMNS``."""
+        ...
+
+
+class RequestRows:
+    """A table filled one request at a time; 56 bytes each."""
+
+    __slots__ = ("_times", "_whole")
+
+    def __init__(self) -> None:
+        self._whole = array("i")
+        self._times = array("d")
+
+    def add(self, whole: tuple[int, int, int, int, int, int], times_ms: tuple[float, float, float, float]) -> None:
+        """One request, in the order of ``WHOLE_COLUMNS`` and ``TIME_COLUMNS``."""
+        self._whole.extend(whole)
+        self._times.extend(times_ms)
+
+    def __len__(self) -> int:
+        return len(self._times) // len(TIME_COLUMNS)
+
+    def column(self, name: str) -> FloatArray:
+        """See :class:`RequestTable`."""
+        if name in TIME_COLUMNS:
+            return as_rows(self._times, len(TIME_COLUMNS))[:, TIME_COLUMNS.index(name)]
+        whole = (
+            np.frombuffer(self._whole, dtype=np.intc).reshape(-1, len(WHOLE_COLUMNS)) if len(self) else np.empty((0, 6))
+        )
+        return whole[:, WHOLE_COLUMNS.index(name)].astype(np.float64)
+
+
+class RequestColumns:
+    """A table of whole columns."""
+
+    __slots__ = ("_columns",)
+
+    def __init__(self, columns: Mapping[str, FloatArray]) -> None:
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._columns["id"])
+
+    def column(self, name: str) -> FloatArray:
+        """See :class:`RequestTable`."""
+        return self._columns[name]
 
 
 class Samples:
@@ -137,50 +181,64 @@ class SimulationResult:
     the gap between two deliveries to one request: a token, or with speculation the burst of one verify step.
     """
 
-    def __init__(self, requests: FloatArray, itl: Samples, totals: Totals, host: HostTimes, engine: str) -> None:
-        self._requests = requests
+    def __init__(self, requests: RequestTable, itl: Samples, totals: Totals, host: HostTimes, engine: str) -> None:
+        self._table = requests
         self._host = host
         self.itl_ms = itl
         self.totals = totals
         self.engine = engine
 
     @cached_property
-    def requests(self) -> Mapping[str, FloatArray]:
-        """Columns of the measured requests in order of completion; see ``REQUEST_COLUMNS``. Host time is included."""
-        columns = dict(zip(REQUEST_COLUMNS, self._requests.T, strict=True))
-        host_ms = self._host.ms_per_request + self._host.us_per_prompt_token * columns["prompt_tokens"] / 1000.0
-        gpu_ttft, gpu_e2e, output = columns["ttft_ms"], columns["e2e_ms"], columns["output_tokens"]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            columns["tpot_ms"] = (gpu_e2e - gpu_ttft) / (output - 1.0)
-        columns["ttft_from_admission_ms"] = gpu_ttft - columns["queue_ms"] + host_ms
-        columns["ttft_ms"] = gpu_ttft + host_ms
-        columns["e2e_ms"] = gpu_e2e + host_ms
-        return columns
+    def _host_ms(self) -> FloatArray:
+        """Host time of each request."""
+        prompts = self._table.column("prompt_tokens")
+        return self._host.ms_per_request + self._host.us_per_prompt_token / 1000.0 * prompts
 
     @cached_property
     def ttft_ms(self) -> Samples:
         """From arrival to the first token."""
-        return Samples.of(self.requests["ttft_ms"])
+        return Samples.of(self._table.column("ttft_ms") + self._host_ms)
 
     @cached_property
     def ttft_from_admission_ms(self) -> Samples:
         """From admission into the batch to the first token."""
-        return Samples.of(self.requests["ttft_from_admission_ms"])
+        return Samples.of(self._table.column("ttft_ms") - self._table.column("queue_ms") + self._host_ms)
 
     @cached_property
     def tpot_ms(self) -> Samples:
-        """Mean time a token after the first, one sample a request."""
-        return Samples.of(self.requests["tpot_ms"][self.requests["output_tokens"] > 1])
+        """Mean time a token after the first, one sample a request of two tokens or more."""
+        each = self._tpot_ms()
+        return Samples.of(each[~np.isnan(each)])
+
+    def _tpot_ms(self) -> FloatArray:
+        after_first = self._table.column("output_tokens") - 1.0
+        span_ms = self._table.column("e2e_ms") - self._table.column("ttft_ms")
+        each = np.full(len(self._table), np.nan)
+        np.divide(span_ms, after_first, out=each, where=after_first > 0)
+        return each
 
     @cached_property
     def e2e_ms(self) -> Samples:
         """From arrival to the last token."""
-        return Samples.of(self.requests["e2e_ms"])
+        return Samples.of(self._table.column("e2e_ms") + self._host_ms)
+
+    @cached_property
+    def requests(self) -> Mapping[str, FloatArray]:
+        """Columns of the measured requests in order of completion, host time included.
+
+        ``WHOLE_COLUMNS``, ``TIME_COLUMNS``, ``ttft_from_admission_ms`` and ``tpot_ms`` (NaN for one-token answers).
+        """
+        columns = {name: self._table.column(name) for name in (*WHOLE_COLUMNS, *TIME_COLUMNS)}
+        columns["tpot_ms"] = self._tpot_ms()
+        columns["ttft_from_admission_ms"] = columns["ttft_ms"] - columns["queue_ms"] + self._host_ms
+        columns["ttft_ms"] = columns["ttft_ms"] + self._host_ms
+        columns["e2e_ms"] = columns["e2e_ms"] + self._host_ms
+        return columns
 
     @property
     def completed(self) -> int:
         """Requests measured."""
-        return len(self._requests)
+        return len(self._table)
 
     @property
     def duration_ms(self) -> float:

@@ -18,10 +18,13 @@ class MixedScheduler(RunScheduler):
             decoders = self.decoders
             budget = self.rules.token_budget - decoders * self.rules.row_tokens
             need = self.pages.need(self._step) if decoders else 0
-            chunks, more, budget = self._next_chunks(budget)
-            if not self._available(need + more):
+            if self._partials:
+                chunks, more, budget = self._next_chunks(budget)
+                if not self._available(need + more):
+                    return self._plan_tight()
+                self._resume(chunks)
+            elif not self._available(need):
                 return self._plan_tight()
-            self._resume(chunks)
             self._admit(stamp, budget, need)
             if self.prompt_tokens:
                 return self._rows(1)

@@ -7,7 +7,7 @@ from collections import deque
 
 from predictor.des.pages import Pool
 from predictor.des.request import Gap, PrefixCache, Request
-from predictor.des.rules import Admission, SchedulerRules, Victim
+from predictor.des.rules import Admission, QueuePolicy, SchedulerRules, Victim
 from predictor.des.runs import RunScheduler
 
 
@@ -157,7 +157,8 @@ class PrefillFirstScheduler(RunScheduler):
         if chunk <= 0:  # the chunked request took it all
             return
         rules, running = self.rules, self.running
-        self._order_queue()
+        if rules.queue_policy is not QueuePolicy.FCFS:
+            self._order_queue()
         scale = rules.ratio.denominator
         inputs = rules.token_budget - self.prompt_tokens
         promised = self._estimated_units() + sum(self._clip(request.left) * scale for request in self._starting)

@@ -1,10 +1,13 @@
 """What a timed simulation writes down while it runs."""
 
-from array import array
+from collections.abc import Callable
 
 from predictor.des.clock import Clock
-from predictor.des.metrics import FloatArray, HostTimes, Samples, SimulationResult, Totals, as_rows, expand_runs
+from predictor.des.gaps import GapLog
+from predictor.des.metrics import HostTimes, RequestRows, SimulationResult, Totals
 from predictor.des.request import Request
+
+PROGRESS_EVERY = 1000  # requests between two calls of a progress hook
 
 
 class Recorder:
@@ -14,18 +17,20 @@ class Recorder:
     measured time begins when so many have finished, and the first so many of the workload yield no latency.
     """
 
-    def __init__(self, clock: Clock, warm_requests: int = 0) -> None:
+    def __init__(self, clock: Clock, warm_requests: int = 0, progress: Callable[[int], None] | None = None) -> None:
         self._clock = clock
         self._warm = warm_requests
         self._warm_left = warm_requests
-        self._requests = array("d")
-        self._end = 0
+        self._ms = 1.0 / clock.per_ms
+        self._requests = RequestRows()
         self.last_finish = 0
+        self._progress = progress
+        self._done = 0
         self._reset(0)
 
     def _reset(self, now: int) -> None:
         self._start = now
-        self._gaps = array("d")  # rows of (first gap ms, growth ms, steps, weight)
+        self._gaps = GapLog()
         self._preemptions = self._steps = self._runs = self._prompt_steps = self._mixed_steps = 0
         self._decoding = self._busy = 0
         self._output_tokens = self._prompt_tokens = self._cached_tokens = 0
@@ -47,12 +52,11 @@ class Recorder:
 
     def gaps_of_run(self, first: int, growth: int, steps: int, weight: int) -> None:
         """The steps of a run as gaps of ``weight`` rows."""
-        per_ms = self._clock.per_ms
-        self._gaps.extend((first / per_ms, growth / per_ms, steps, weight))
+        self._gaps.add(first * self._ms, growth * self._ms, steps, weight)
 
     def gap(self, duration: int, weight: int) -> None:
         """Gaps told one by one."""
-        self._gaps.extend((duration / self._clock.per_ms, 0.0, 1.0, weight))
+        self._gaps.add(duration * self._ms, 0.0, 1, weight)
 
     def preempted(self, count: int) -> None:
         """Preemptions since the last call."""
@@ -61,6 +65,9 @@ class Recorder:
     def finished(self, request: Request, now: int) -> bool:
         """A request got its last token; True when the measured time begins with it."""
         opens = False
+        self._done += 1
+        if self._progress is not None and self._done % PROGRESS_EVERY == 0:
+            self._progress(self._done)
         self.last_finish = now
         self._output_tokens += request.output_tokens
         self._prompt_tokens += request.prompt_tokens
@@ -72,20 +79,17 @@ class Recorder:
                 opens = True
         if request.id < self._warm:
             return opens
-        ms = self._clock.ms
-        self._requests.extend(
+        arrival, ms = request.arrival, self._clock.ms
+        self._requests.add(
             (
                 request.id,
-                ms(request.arrival),
-                ms(request.admitted - request.arrival),
-                ms(request.first - request.arrival),
-                ms(now - request.arrival),
                 request.prompt_tokens,
                 request.output_tokens,
                 request.cached_tokens,
                 request.preemptions,
                 request.replica,
-            )
+            ),
+            (ms(arrival), ms(request.admitted - arrival), ms(request.first - arrival), ms(now - arrival)),
         )
         return opens
 
@@ -108,9 +112,4 @@ class Recorder:
 
     def result(self, host: HostTimes, engine: str) -> SimulationResult:
         """The finished simulation."""
-        gaps = as_rows(self._gaps, 4)
-
-        def build() -> tuple[FloatArray, FloatArray]:
-            return expand_runs(gaps)
-
-        return SimulationResult(as_rows(self._requests, 10), Samples(build), self.totals(), host, engine)
+        return SimulationResult(self._requests, self._gaps.samples(), self.totals(), host, engine)

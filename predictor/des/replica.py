@@ -116,21 +116,20 @@ class RunReplica:
             first, growth, steps, self._stall = first + self._stall, 0, 1, 0
         if self._longest is not None:
             steps = min(steps, self._longest)
-        self._late_gaps = scheduler.gaps[:]
-        scheduler.gaps.clear()
+        if scheduler.gaps:
+            self._late_gaps = scheduler.gaps[:]
+            scheduler.gaps.clear()
         self._started, self._steps, self._first, self._growth = now, steps, first, growth
         self._rows = scheduler.decoders
         self._busy = True
         self._await_end(self._duration(steps))
 
     def _await_end(self, delay: int) -> None:
-        version = self._version
+        self._hub.at(delay, END, self._on_end, self._version)
 
-        def end(event: simpy.Event) -> None:
-            if version == self._version:
-                self._hub.ended(self, self._commit(int(event.env.now)))
-
-        self._hub.at(delay, END, end)
+    def _on_end(self, event: simpy.Event) -> None:
+        if event.value == self._version:
+            self._hub.ended(self, self._commit(int(event.env.now)))
 
     def measure_from(self, now: int) -> None:
         """The measured time begins: steps that ended by now do not count."""
@@ -147,9 +146,10 @@ class RunReplica:
         self._busy = False
         self._version += 1
         finished = scheduler.commit(steps, now)
-        for gap in scheduler.gaps:
-            self._record.gap(gap.end - gap.start, gap.weight)
-        scheduler.gaps.clear()
+        if scheduler.gaps:  # of requests that got a token again after a preemption
+            for gap in scheduler.gaps:
+                self._record.gap(gap.end - gap.start, gap.weight)
+            scheduler.gaps.clear()
         return finished
 
     def _record_run(self, skipped: int) -> None:

@@ -56,6 +56,8 @@ class RunScheduler:
         self._cache = prefix_cache
         self._grow, self._unit = grow, unit
         self.cap = rules.running_cap  # most requests at once; a pipeline lowers it to balance micro-batches
+        self._reserves = rules.admission is Admission.RESERVE_MAX_OUTPUT
+        self._checked = (0, 0)  # whole and prompt tokens of a request that fits, hence of all smaller ones
         self._watermark = int(rules.watermark_frac * pool.total)
         self._step = 0  # decode steps done
         self._context = 0  # context units the next decode step reads
@@ -81,8 +83,10 @@ class RunScheduler:
 
     def check(self, request: Request) -> None:
         """Refuse a request that could never be served."""
-        rules, total = self.rules, self.pages.pool.total
         whole = request.prompt_tokens + request.output_tokens
+        if whole <= self._checked[0] and request.prompt_tokens <= self._checked[1]:
+            return
+        rules, total = self.rules, self.pages.pool.total
         last = whole - 1 + rules.overlap_depth
         if self._grow != self._unit or rules.draft_tokens:
             last += self._grow // self._unit + rules.draft_tokens
@@ -100,6 +104,7 @@ class RunScheduler:
                 f"request {request.id}: a prompt of {request.prompt_tokens} tokens exceeds the step budget of "
                 f"{rules.prompt_budget}, and chunked prefill is off"
             )
+        self._checked = whole, request.prompt_tokens
 
     def may_admit(self) -> bool:
         """Whether a request that arrives inside the planned run might enter at one of its boundaries.
@@ -258,23 +263,26 @@ class RunScheduler:
 
     def _admit(self, stamp: int, budget: int, promised: int) -> None:
         """Let requests in, in queue order, until one does not fit; ``promised`` blocks go to this step's decoders."""
-        running, rules = self.running, self.rules
-        self._order_queue()
-        waiting = self.waiting
+        running, rules, waiting = self.running, self.rules, self.waiting
+        if rules.queue_policy is not QueuePolicy.FCFS:
+            self._order_queue()
+        block, longest = rules.block_tokens, rules.long_prefill_tokens
+        reserve, chunkwise = self._reserves, rules.admission is Admission.FITS_FULL_ISL
         while waiting and budget > 0 and len(running) < self.cap:
             request = waiting[0]
-            gate = rules.blocks(self._gate_tokens(request))
+            whole = request.tokens
+            gate = -(-(whole + request.left if reserve else whole) // block)
             if not self._available(gate + promised + (self._watermark if running else 0)):
                 break
-            cached = self._resident(request)
-            rest = request.tokens - cached
-            wanted = self._wanted(rest)
-            tokens = self._cut(wanted, budget)
+            cached = self._resident(request) if self._cache is not None else 0
+            rest = whole - cached
+            wanted = longest if 0 < longest < rest else rest
+            tokens = wanted if wanted <= budget else budget - budget % rules.chunk_floor_tokens
             if tokens <= 0 or (tokens < wanted and not rules.chunked_prefill):
                 break
             waiting.popleft()
             self._enter(request, stamp, cached)
-            request.held = rules.blocks(cached + tokens) if rules.admission is Admission.FITS_FULL_ISL else gate
+            request.held = -(-(cached + tokens) // block) if chunkwise else gate
             self.pages.take(request.held)
             self._add_chunk(request, tokens)
             budget -= tokens
@@ -289,7 +297,10 @@ class RunScheduler:
         while waiting and waiting[0].kv_ready and len(self.running) < self.cap and self._ready_fits(waiting[0]):
             request = waiting.popleft()
             request.kv_ready = False
-            self._register(request)
+            pool = self.pages.pool
+            pool.admissions += 1
+            request.seq = pool.admissions
+            self.running[request.id] = request
             request.held = self.rules.blocks(self._gate_tokens(request))
             self.pages.take(request.held)
             request.first = stamp
@@ -303,8 +314,7 @@ class RunScheduler:
 
     def _gate_tokens(self, request: Request) -> int:
         """Tokens whose blocks must be free for the request to enter."""
-        reserve = self.rules.admission is Admission.RESERVE_MAX_OUTPUT
-        return request.tokens + request.left if reserve else request.tokens
+        return request.tokens + request.left if self._reserves else request.tokens
 
     def _resident(self, request: Request) -> int:
         """Prefix found in the cache; the last token is always computed."""
@@ -319,9 +329,6 @@ class RunScheduler:
             request.admitted = stamp
             request.cached_tokens = cached
         request.computed = cached
-        self._register(request)
-
-    def _register(self, request: Request) -> None:
         pool = self.pages.pool
         pool.admissions += 1
         request.seq = pool.admissions
@@ -330,8 +337,6 @@ class RunScheduler:
     def _order_queue(self) -> None:
         """Sort the queue by its policy; equal keys keep their order."""
         policy = self.rules.queue_policy
-        if policy is QueuePolicy.FCFS:
-            return
         if policy is QueuePolicy.LPM:
             if self._cache is None or len(self.waiting) > self.rules.lpm_queue_limit:
                 return

@@ -15,7 +15,15 @@ import numpy as np
 from predictor.des.clients import new_requests
 from predictor.des.clock import CONTEXT_FRACTION
 from predictor.des.lines import IntArray, LinePieces
-from predictor.des.metrics import REQUEST_COLUMNS, FloatArray, HostTimes, Samples, SimulationResult, Totals, expand_runs
+from predictor.des.metrics import (
+    FloatArray,
+    HostTimes,
+    RequestColumns,
+    Samples,
+    SimulationResult,
+    Totals,
+    expand_runs,
+)
 from predictor.des.pages import Pool
 from predictor.des.planner import scheduler_for
 from predictor.des.request import Gap, PrefixCache, Request
@@ -227,16 +235,25 @@ def price(log: RunLog, step_model: StepModel, host: HostTimes = HostTimes()) -> 
     stamps = {name: boundary[columns[name]] for name in ("arrival", "admitted", "first", "finished")}
     counted = columns["id"] >= log.warm_requests
     start = _measured_from(log, stamps["finished"])
-    table = np.zeros((len(log.requests), len(REQUEST_COLUMNS)))
-    table[:, 0] = columns["id"]
-    table[:, 1] = times.between(np.zeros_like(stamps["arrival"]), stamps["arrival"])
-    for index, name in ((2, "admitted"), (3, "first"), (4, "finished")):
-        table[:, index] = times.between(stamps["arrival"], stamps[name])
-    for index, name in ((5, "prompt"), (6, "output"), (7, "cached"), (8, "preemptions")):
-        table[:, index] = columns[name]
+    spans = {
+        "arrival_ms": times.between(np.zeros_like(stamps["arrival"]), stamps["arrival"]),
+        "queue_ms": times.between(stamps["arrival"], stamps["admitted"]),
+        "ttft_ms": times.between(stamps["arrival"], stamps["first"]),
+        "e2e_ms": times.between(stamps["arrival"], stamps["finished"]),
+    }
+    whole = {
+        "id": columns["id"],
+        "prompt_tokens": columns["prompt"],
+        "output_tokens": columns["output"],
+        "cached_tokens": columns["cached"],
+        "preemptions": columns["preemptions"],
+        "replica": np.zeros_like(columns["id"]),
+    }
+    table = {name: values[counted] for name, values in spans.items()}
+    table |= {name: values[counted].astype(np.float64) for name, values in whole.items()}
     totals = _totals(log, runs, times, columns, stamps["finished"], start)
     return SimulationResult(
-        table[counted], Samples(lambda: _gap_samples(log, runs, times, boundary, start)), totals, host, "runs"
+        RequestColumns(table), Samples(lambda: _gap_samples(log, runs, times, boundary, start)), totals, host, "runs"
     )
 
 

@@ -6,6 +6,7 @@ scheduler the rules, the requests and the step prices, and nothing else.
 """
 
 from array import array
+from collections.abc import Callable
 
 from predictor.des.clock import Clock
 from predictor.des.metrics import FloatArray, HostTimes, Samples, SimulationResult, as_rows
@@ -17,9 +18,9 @@ from predictor.des.rules import Admission, QueuePolicy, SchedulerRules, Victim
 class StepRecorder(Recorder):
     """Keeps each gap as a number of its own."""
 
-    def __init__(self, clock: Clock, warm_requests: int = 0) -> None:
+    def __init__(self, clock: Clock, warm_requests: int = 0, progress: Callable[[int], None] | None = None) -> None:
         self._token_gaps = array("d")
-        super().__init__(clock, warm_requests)
+        super().__init__(clock, warm_requests, progress)
 
     def _reset(self, now: int) -> None:
         super()._reset(now)
@@ -41,7 +42,7 @@ class StepRecorder(Recorder):
     def result(self, host: HostTimes, engine: str) -> SimulationResult:
         """See :class:`Recorder`."""
         gaps: FloatArray = as_rows(self._token_gaps, 1)[:, 0]
-        return SimulationResult(as_rows(self._requests, 10), Samples.of(gaps), self.totals(), host, engine)
+        return SimulationResult(self._requests, Samples.of(gaps), self.totals(), host, engine)
 
 
 class Live:
