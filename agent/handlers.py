@@ -5,6 +5,7 @@ from typing import Any
 
 from agent.anchor_files import load_anchors
 from agent.predict_request import PredictRequest, prediction_json
+from agent.price import priced
 from agent.release import release
 from predictor.errors import BadInput
 from predictor.predict import Catalogue, predict
@@ -19,7 +20,8 @@ def predict_once(request: PredictRequest, mode: str = "auto", anchors: str | Non
     if mode not in MODES:
         raise BadInput(f"mode {mode!r}: must be one of {', '.join(MODES)}")
     started = perf_counter()
-    card, hardware, profile = model_card(request.model), platform(request.gpu), engine_profile(request.engine)
+    card, profile = model_card(request.model), engine_profile(request.engine)
+    hardware = priced(platform(request.gpu), request.usd_per_gpu_h)
     on_hand = load_anchors(anchors) if MODES[mode] is not Mode.SIMULATE else ()
     usable = tuple(anchor for anchor in on_hand if anchor.signature.model == card.name)
     version = release(profile, request.engine_version, usable, card.name, hardware.name)

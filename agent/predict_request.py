@@ -1,9 +1,9 @@
 """Flat prediction requests, as flags, a file or HTTP give them, turned into the predictor's types, and answers."""
 
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from predictor.cards import EngineProfile, ModelCard
 from predictor.errors import BadInput
@@ -68,6 +68,7 @@ class PredictRequest(BaseModel):
     request_rate: float | None = None
     length_range: float = 1.0
     prefix_hit: float = 0.0
+    usd_per_gpu_h: Annotated[float | None, Field(gt=0)] = None
 
     def deployment(self, card: ModelCard, gpu: str, profile: EngineProfile, release: str) -> Deployment:
         """The deployment; weights default to the maker's own checkpoint, activations to the weights' format."""
@@ -141,6 +142,7 @@ def prediction_json(prediction: Prediction) -> dict[str, Any]:
         "total_tok_s_per_gpu": prediction.total_tok_s_per_gpu,
         "output_tok_s_per_gpu": prediction.output_tok_s_per_gpu,
         "interactivity_tok_s_user": prediction.interactivity_tok_s_user,
+        "usd_per_mtok": prediction.extras.get("usd_per_mtok"),
         "max_concurrency": prediction.max_concurrency,
         "running": prediction.running,
         "memory": asdict(prediction.memory),

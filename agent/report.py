@@ -42,6 +42,7 @@ def figures(answer: Mapping[str, Any]) -> list[tuple[str, object]]:
         ("TTFT mean, ms", answer["ttft_ms"]["mean"]),
         ("TPOT mean, ms", answer["tpot_ms"]["mean"]),
         ("E2E mean, ms", answer["e2e_ms"]["mean"]),
+        *([("USD a million output tokens", answer["usd_per_mtok"])] if answer["usd_per_mtok"] is not None else []),
         ("requests running", answer["running"]),
         ("requests the memory holds", answer["max_concurrency"]),
     ]

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent.cluster import parse_cluster
+from agent.price import priced
 from agent.release import release
 from levers.catalog import BY_NAME
 from levers.context import LeverValue, SearchContext
@@ -45,6 +46,7 @@ class TuningRequest(BaseModel):
     pins: tuple[str, ...] = ()
     free: tuple[str, ...] = ()
     validated: tuple[Dtype, ...] = ()
+    usd_per_gpu_h: Annotated[float | None, Field(gt=0)] = None
     budget: Annotated[int, Field(ge=1, le=100_000)] = 300
 
     def parsed_slos(self) -> tuple[Slo, ...]:
@@ -57,7 +59,7 @@ class TuningRequest(BaseModel):
         Without a release the one the anchors were measured on is meant, else the newest profile.
         """
         gpu, cluster = parse_cluster(self.cluster)
-        card, hardware = model_card(self.model), platform(gpu)
+        card, hardware = model_card(self.model), priced(platform(gpu), self.usd_per_gpu_h)
         engine = engine_profile(self.engine)
         if hardware.vendor not in engine.vendors:
             legal = [name for name in engine_names() if hardware.vendor in engine_profile(name).vendors]

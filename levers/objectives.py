@@ -30,7 +30,8 @@ LATENCIES: dict[str, Callable[[Prediction], Distribution]] = {
     "e2e_ms": lambda p: p.e2e_ms,
 }
 STATISTICS = ("mean", "p50", "p90", "p99")
-SLO_METRICS = (*dict.fromkeys((*LATENCIES, *(f"{x}_{s}" for x in LATENCIES for s in STATISTICS), *BY_NAME)),)
+COST = "usd_per_mtok"  # a bound, no objective: at one price it orders deployments as throughput per GPU does
+SLO_METRICS = (*dict.fromkeys((*LATENCIES, *(f"{x}_{s}" for x in LATENCIES for s in STATISTICS), *BY_NAME, COST)),)
 SLO_FORM = re.compile(r"\s*([A-Za-z0-9_]+)\s*(<=|>=)\s*([^\s<>=]+)\s*")
 
 
@@ -55,6 +56,8 @@ class Slo:
             return value
         if self.metric in LATENCIES:
             return LATENCIES[self.metric](prediction).mean
+        if self.metric == COST:
+            return prediction.extras.get(COST)
         return BY_NAME[self.metric].score(prediction)
 
 
@@ -87,10 +90,12 @@ def violations(prediction: Prediction, slos: Iterable[Slo]) -> tuple[Reason, ...
 def _violation(prediction: Prediction, slo: Slo) -> Reason | None:
     value = slo.read(prediction)
     if value is None:
-        return Reason(
-            f"slo_{slo.metric}_unknown",
-            f"{slo.text} cannot be checked: a {prediction.method} prediction does not yield {slo.metric}; simulate it",
+        why = (
+            "there is no price: give --usd-per-gpu-h"
+            if slo.metric == COST
+            else f"a {prediction.method} prediction does not yield {slo.metric}; simulate it"
         )
+        return Reason(f"slo_{slo.metric}_unknown", f"{slo.text} cannot be checked: {why}")
     if (value <= slo.bound) if slo.upper else (value >= slo.bound):
         return None
     side = "over" if slo.upper else "under"

@@ -12,6 +12,7 @@ from predictor.analytic_split import SplitPools
 from predictor.anchors.schema import Anchor
 from predictor.anchors.select import Selection, assess, select_anchor
 from predictor.cards import EngineProfile, ModelCard, Platform
+from predictor.cost import usd_per_mtok
 from predictor.disagg import handoff_backend, handoff_ms, split_host_time
 from predictor.engines import Settings, effective_settings
 from predictor.errors import AnchorRefused, BadInput, DoesNotFit
@@ -87,7 +88,11 @@ def predict(
     else:
         split = split_pools(deployment, workload, catalogue, step)
         served = closed_form(deployment, workload, settings, cap, step, split)
-    return _assemble(deployment, workload, breakdown, capacity, step, served, selection, flags)
+    prediction = _assemble(deployment, workload, breakdown, capacity, step, served, selection, flags)
+    price = catalogue.platform.price_usd_per_gpu_h
+    if price is not None:
+        prediction.extras["usd_per_mtok"] = usd_per_mtok(price, prediction.output_tok_s_per_gpu)
+    return prediction
 
 
 def split_pools(

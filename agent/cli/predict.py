@@ -42,6 +42,7 @@ def predict(
     token_budget: Annotated[int | None, typer.Option(help="Tokens a step.")] = None,
     length_range: Annotated[float, typer.Option(help="Shortest length over nominal; 1 is fixed.")] = 1.0,
     prefix_hit: Annotated[float, typer.Option(help="Share of the prompt already cached.")] = 0.0,
+    usd_per_gpu_h: Annotated[float | None, typer.Option(help="Price of a GPU-hour, for usd_per_mtok.")] = None,
     mode: Annotated[str, typer.Option(help="auto, anchored or simulate.")] = "auto",
     anchors: Annotated[str | None, typer.Option(help="Folder or file of anchors to use instead of the cache.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -77,6 +78,7 @@ def predict(
         token_budget=token_budget,
         length_range=length_range,
         prefix_hit=prefix_hit,
+        usd_per_gpu_h=usd_per_gpu_h,
     )
     answer = predict_once(request, mode, anchors)
     if json_output:

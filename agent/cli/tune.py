@@ -37,6 +37,7 @@ def tune(
     length_range: Annotated[float | None, typer.Option(help="Shortest length over nominal; 1, fixed.")] = None,
     prefix_hit: Annotated[float | None, typer.Option(help="Share of the prompt already cached; 0.")] = None,
     engine_version: Annotated[str | None, typer.Option(help="Engine release; the anchors' or the newest.")] = None,
+    usd_per_gpu_h: Annotated[float | None, typer.Option(help="Price of a GPU-hour, for usd_per_mtok.")] = None,
     budget: Annotated[int | None, typer.Option(help="Trials at most; 300 if left out.")] = None,
     seed_only: Annotated[bool, typer.Option("--seed-only", help="Deterministic search without an LLM.")] = False,
     yes: Annotated[
@@ -71,6 +72,7 @@ def tune(
         "pins": tuple(pin) if pin else None,
         "free": tuple(free) if free else None,
         "validated": tuple(validated) if validated else None,
+        "usd_per_gpu_h": usd_per_gpu_h,
         "budget": budget,
     }
     request, reading = _request(text, request_file, {k: v for k, v in given.items() if v is not None}, yes)
