@@ -9,10 +9,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from predictor.anchors.migrate import migrated
 from predictor.errors import BadFile
 from predictor.types import Dtype, Layout, Precision
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class Record(BaseModel):
@@ -57,26 +58,42 @@ class Signature(Record):
         return Precision(self.weight_dtype, self.linear_dtype, self.expert_dtype, self.kv_dtype)
 
 
+class Readings(Record):
+    """Three readings of one step that do not share a fault: the median gap between tokens, (last − first)/(n − 1) of
+    the requests, and the server's own counters."""
+
+    median_gap_ms: float | None = Field(default=None, ge=0)
+    span_ms: float | None = Field(default=None, gt=0)
+    server_ms: float | None = Field(default=None, gt=0)
+
+
 class DecodePoint(Record):
-    """Median decode step at one batch; ``served_tpot_ms`` keeps what a served run reported, where steps were solved."""
+    """Median decode step at one batch; ``served_tpot_ms`` keeps what a served run reported, where steps were solved.
+
+    ``error_pct`` is the standard error of a solved step, or the spread over repeats of a measured one.
+    """
 
     batch: int = Field(gt=0)
     step_ms: float = Field(gt=0)
     served_tpot_ms: float | None = Field(default=None, gt=0)
+    error_pct: float | None = Field(default=None, ge=0)
+    readings: Readings | None = None
 
 
 class DecodeSweep(Record):
     """Steps over batch sizes at one prompt length.
 
     ``single_wave`` reads the engine's step directly; ``served`` was solved from runs under continuous batching and has
-    ``residual_pct``, how well the solved steps reproduce the runs.
+    ``residual_pct``, how well the solved steps reproduce the runs, and ``determined``, whether the runs tell each step.
+    ``scaled`` is the kernel models' sweep times the factor that reproduces one measured run: its shape is not measured.
     """
 
     prompt_tokens: int = Field(gt=0)
     output_tokens: int = Field(gt=0)
-    kind: Literal["single_wave", "served"] = "single_wave"
+    kind: Literal["single_wave", "served", "scaled"] = "single_wave"
     points: tuple[DecodePoint, ...] = Field(min_length=1)
     residual_pct: float | None = None
+    determined: bool | None = None
 
     @model_validator(mode="after")
     def _batches_rise(self) -> "DecodeSweep":
@@ -124,6 +141,21 @@ class Host(Record):
     per_prompt_token_us: float = Field(default=0.0, ge=0)
 
 
+class Check(Record):
+    """One harvest check (paper App. E) with its numbers."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+class Source(Record):
+    """A file the anchor was made from."""
+
+    name: str
+    sha256: str
+
+
 class Provenance(Record):
     """Where the numbers come from and how far the harvest can be trusted."""
 
@@ -134,12 +166,15 @@ class Provenance(Record):
     command: str = ""
     source: str
     coarse: bool = False  # few points of a published table rather than a harvest
+    inputs: tuple[Source, ...] = ()  # benchmark files it was solved from
+    checks: tuple[Check, ...] = ()  # of the harvest, in the order they ran
+    notes: tuple[str, ...] = ()
 
 
 class Anchor(Record):
     """One measured kernel set."""
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     name: str
     signature: Signature
     decode: tuple[DecodeSweep, ...] = Field(min_length=1)
@@ -152,8 +187,12 @@ class Anchor(Record):
 
     @property
     def content_hash(self) -> str:
-        """Identity of the artefact: SHA-256 of its canonical JSON."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        """Identity of what was measured: SHA-256 of the canonical JSON of every field that is not at its default.
+
+        The schema's version is left out, so that a migrated file keeps its identity.
+        """
+        stated = self.model_dump(mode="json", exclude_defaults=True, exclude={"schema_version"})
+        canonical = json.dumps(stated, sort_keys=True, separators=(",", ":"))
         return sha256(canonical.encode()).hexdigest()
 
     @property
@@ -190,9 +229,7 @@ def parse_anchor(text: str, origin: str) -> Anchor:
         raise BadFile(f"{origin}: line {error.lineno} column {error.colno}: not JSON ({error.msg})") from None
     if not isinstance(raw, dict):
         raise BadFile(f"{origin}: expected one JSON object, found {type(raw).__name__}")
-    version = raw.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise BadFile(f"{origin}: field schema_version is {version!r}, expected {SCHEMA_VERSION}")
+    raw = migrated(raw, SCHEMA_VERSION, origin)
     try:
         return Anchor.model_validate(raw)
     except ValidationError as error:

@@ -35,7 +35,7 @@ def test_an_anchor_round_trips_with_its_hash() -> None:
     [
         (TEXT[: len(TEXT) // 2], ("line 1", "not JSON")),
         ("[]", ("expected one JSON object",)),
-        (changed("schema_version", value=99), ("schema_version", "99", "expected 1")),
+        (changed("schema_version", value=99), ("schema_version", "99", "expected 2")),
         (changed("decode", 0, "points", 0, "step_ms", value=-1.0), ("decode.0.points.0.step_ms", "greater than 0")),
         (changed("decode", 0, "points", 0, "batch", value="many"), ("decode.0.points.0.batch", "integer", "many")),
         (changed("decode", value=[]), ("decode", "at least 1")),

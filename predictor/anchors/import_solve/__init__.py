@@ -1,0 +1,1 @@
+"""Anchors out of benchmark files: facts, plausibility, steps solved through the simulator, the artefact."""
