@@ -5,13 +5,22 @@ format with 3% noise on each figure, imported again, and the solved decode steps
 *Leave one load out*: the measured H200 gpt-oss-120b ladder is imported without one load, which is then predicted.
 """
 
+import argparse
+import csv
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 from evals import benchmark_files as write
-from predictor.anchors.import_formats.run import Fact
+from evals.corpus import data_dir, parser, run
+from predictor.anchors.import_formats.detect import read_benchmark
+from predictor.anchors.import_formats.run import BenchRun, Fact, Latency
 from predictor.anchors.import_solve.artefact import BenchmarkFile, import_benchmark
+from predictor.anchors.import_solve.ladder import reproduce
+from predictor.anchors.import_solve.served import shapes_of
 from predictor.anchors.import_solve.setting import Lookups, Setting, known_version, resolve, rules_of
 from predictor.anchors.schema import Anchor
 from predictor.cards import ModelCard
@@ -19,7 +28,8 @@ from predictor.des.metrics import HostTimes, SimulationResult
 from predictor.des.simulator import simulate
 from predictor.engines import effective_settings
 from predictor.profiles.loader import engine_profile, model_card, platform
-from predictor.step.model import StepModel
+from predictor.step.build import anchored_step
+from predictor.step.model import DecodeLine, PrefillCurve, StepModel
 from predictor.step.simulate import simulate_step_model
 from predictor.types import Workload
 
@@ -94,7 +104,7 @@ class Stretched:
     base: StepModel
 
     @property
-    def prefill(self) -> Any:
+    def prefill(self) -> PrefillCurve:
         """Prefill of the truth."""
         curve = self.base.prefill
         return replace(
@@ -110,7 +120,7 @@ class Stretched:
         """No speculation."""
         return self.base.tokens_per_step
 
-    def decode_line(self, batch: int, context_tokens: float = 0.0) -> Any:
+    def decode_line(self, batch: int, context_tokens: float = 0.0) -> DecodeLine:
         """Decode of the truth."""
         line = self.base.decode_line(batch, context_tokens)
         return replace(
@@ -123,16 +133,15 @@ class Stretched:
 def truth_of(case: Case) -> Truth:
     """The case's deployment with kernel-model steps, stretched."""
     facts = case.facts() | {"model": case.model}
-    setting = resolve([_blank(case)], facts, FIND)
+    setting = resolve([_blank()], facts, FIND)
     settings = effective_settings(
         setting.profile, known_version(setting), setting.platform, setting.card, setting.deployment
     )
     return Truth(setting, Stretched(simulate_step_model(setting.card, setting.platform, setting.deployment, settings)))
 
 
-def _blank(case: Case) -> Any:
-    from predictor.anchors.import_formats.run import BenchRun, Latency
-
+def _blank() -> BenchRun:
+    """A run that records nothing, so that every fact is the case's own."""
     return BenchRun("case", "none", 1, 1, Latency(), Latency())
 
 
@@ -250,3 +259,130 @@ def _compare(case: Case, label: str, truth: Truth, anchor: Anchor) -> list[dict[
             }
         )
     return rows
+
+
+# Leave one load out
+
+
+def measured_runs(folder: Path) -> dict[int, BenchmarkFile]:
+    """The plain H200 gpt-oss-120b sweep, one ``vllm bench serve`` result a load."""
+    with (folder / "measured" / "h200_gptoss120b_vllm_runs.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["spec"] == "none" and "sweep" in row["run"]]
+    return {int(row["conc"]): BenchmarkFile(row["run"], _as_vllm(row)) for row in rows}
+
+
+def _as_vllm(row: Mapping[str, str]) -> str:
+    result: dict[str, Any] = {
+        "backend": "vllm",
+        "model_id": row["model"],
+        "num_prompts": int(row["num_prompts"]),
+        "request_rate": "inf",
+        "burstiness": 1.0,
+        "max_concurrency": int(row["conc"]),
+        "duration": float(row["duration_s"]),
+        "completed": int(row["completed"]),
+        "total_input_tokens": int(row["total_input_tokens"]),
+        "total_output_tokens": int(row["total_output_tokens"]),
+        "request_throughput": float(row["req_per_s"]),
+        "output_throughput": float(row["output_tok_s"]),
+        "total_token_throughput": float(row["total_tok_s"]),
+    }
+    for metric in ("ttft", "tpot", "itl", "e2el"):
+        result |= {f"{s}_{metric}_ms": float(row[f"{s}_{metric}_ms"]) for s in ("mean", "median", "p90", "p99")}
+    return json.dumps(result)
+
+
+# vLLM 0.22.0 on one H200; widths, formats and limits as its provenance states them. The pool is what the engine ran out
+# of at 256 clients (225 requests at once in its own metrics).
+MEASURED_FACTS: Mapping[str, Fact] = {
+    "gpu": "H200",
+    "engine": "vLLM",
+    "engine_version": "0.22.0",
+    "tp": 1,
+    "ep": 1,
+    "attn_dp": 1,
+    "weight_dtype": "fp4",
+    "linear_dtype": "bf16",
+    "kv_dtype": "bf16",
+    "prefix_cache": "cold",
+    "real_weights": True,
+    "length_range": 0.8,
+    "max_running": 1024,
+    "token_budget": 8192,
+    "kv_pool_tokens": 225 * 8110,
+}
+
+
+def left_out_rows(folder: Path) -> list[dict[str, Any]]:
+    """Each load predicted from an anchor that was imported without it."""
+    files = measured_runs(folder)
+    rows = []
+    for clients, file in sorted(files.items()):
+        others = [other for load, other in sorted(files.items()) if load != clients]
+        anchor = import_benchmark(others, MEASURED_FACTS, FIND).anchor
+        predicted = predicted_run(anchor, file)
+        recorded = json.loads(file.text)
+        rows.append(
+            {
+                "study": "left_out_load",
+                "clients": clients,
+                "tpot_ms": recorded["mean_tpot_ms"],
+                "tpot_error_pct": (predicted.tpot_ms.mean / recorded["mean_tpot_ms"] - 1.0) * 100.0,
+                "ttft_ms": recorded["mean_ttft_ms"],
+                "ttft_error_pct": (predicted.ttft_ms.mean / recorded["mean_ttft_ms"] - 1.0) * 100.0,
+            }
+        )
+    return rows
+
+
+def predicted_run(anchor: Anchor, file: BenchmarkFile) -> SimulationResult:
+    """The left-out run under the imported anchor, through the same step model a prediction uses."""
+    runs = read_benchmark(file.text, file.name).runs
+    setting = resolve(runs, MEASURED_FACTS, FIND)
+    shape = shapes_of(runs, setting, MEASURED_FACTS)[0][0]
+    run = shape.runs[0]
+    settings = effective_settings(
+        setting.profile, known_version(setting), setting.platform, setting.card, setting.deployment
+    )
+    step = anchored_step(
+        anchor, setting.deployment, run.workload, setting.card, setting.platform, setting.profile, settings
+    )
+    return reproduce(run, step.model, step.host_ms)
+
+
+def evaluate(args: argparse.Namespace) -> dict[str, Any]:
+    """Both studies."""
+    left_out = left_out_rows(data_dir(args.corpus))
+    recovered = recovered_rows(args.seed)
+    errors = [abs(row["error_pct"]) for row in recovered]
+
+    def by(key: str) -> dict[str, float]:
+        values = {row[key] for row in recovered}
+        return {str(v): median(abs(r["error_pct"]) for r in recovered if r[key] == v) for v in sorted(values)}
+
+    return {
+        "n": len(recovered),
+        "step_median_ape_pct": median(errors),
+        "step_within_10_pct": 100.0 * sum(error <= 10.0 for error in errors) / len(errors),
+        "by_engine": by("engine"),
+        "by_format": by("format"),
+        "by_batch": by("batch"),
+        "left_out": {
+            "n": len(left_out),
+            "tpot_median_ape_pct": median(abs(row["tpot_error_pct"]) for row in left_out),
+            "ttft_median_ape_pct": median(abs(row["ttft_error_pct"]) for row in left_out),
+        },
+        "noise_pct": NOISE * 100.0,
+        "rows": [*left_out, *recovered],
+    }
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Arguments of the command."""
+    result = parser(__doc__ or "")
+    result.add_argument("--seed", type=int, default=1, help="of the noise")
+    return result
+
+
+if __name__ == "__main__":
+    raise SystemExit(run(evaluate, arguments()))

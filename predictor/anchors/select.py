@@ -137,6 +137,19 @@ def assess(anchor: Anchor, deployment: Deployment, workload: Workload) -> Select
                 f"steps measured at {sweep.prompt_tokens}-token prompts, asked {workload.isl_tokens}",
             )
         )
+    if sweep.kind == "scaled":
+        covered = False
+        flags.append(
+            Flag(
+                "scaled_from_one_run",
+                "kernel models scaled to one measured run: how the step grows with load and context is not measured",
+            )
+        )
+    elif sweep.determined is False:
+        flags.append(Flag("steps_undetermined", "the runs it was solved from do not tell every step apart"))
+    if not signature.engine_version:
+        covered = False
+        flags.append(Flag("build_unknown", "the anchor does not say which engine build it was measured on"))
     if not anchor.provenance.real_weights:
         flags.append(Flag("random_weights", "measured with random weights, which makes an MoE step too fast"))
     if anchor.provenance.coarse:
