@@ -7,7 +7,7 @@ import numpy as np
 from predictor.des.metrics import FloatArray, Samples, as_rows, expand_runs
 
 FOLD_STEPS = 1_000_000  # gaps beyond which rows are folded, so that memory stays bounded
-FOLD_ROWS = 50_000
+BATCH_STEPS = 200_000  # gaps folded at a time
 BIN_WIDTH = 1e-4  # of the logarithm: relative width of a bin
 _SHORTEST_MS, _LONGEST_MS = 1e-4, 1e9
 
@@ -15,11 +15,12 @@ _SHORTEST_MS, _LONGEST_MS = 1e-4, 1e9
 class GapLog:
     """Rows of (first gap ms, growth a step ms, steps, weight); percentiles are exact until rows are folded."""
 
-    __slots__ = ("_counts", "_rows", "_steps", "_sums")
+    __slots__ = ("_counts", "_fold_at", "_rows", "_steps", "_sums")
 
     def __init__(self) -> None:
         self._rows = array("d")
         self._steps = 0
+        self._fold_at = FOLD_STEPS
         self._counts: FloatArray | None = None
         self._sums: FloatArray | None = None
 
@@ -27,13 +28,14 @@ class GapLog:
         """A run's gaps."""
         self._rows.extend((first_ms, growth_ms, steps, weight))
         self._steps += steps
-        if self._steps > FOLD_STEPS and len(self._rows) >= 4 * FOLD_ROWS:
+        if self._steps > self._fold_at:
             self._fold()
 
     def _fold(self) -> None:
         """Move the rows into the histogram; sums of the gaps in a bin are kept, so means stay exact."""
         values, weights = expand_runs(as_rows(self._rows, 4))
         self._rows = array("d")
+        self._fold_at = self._steps + BATCH_STEPS
         low = np.log(_SHORTEST_MS)
         bins = int((np.log(_LONGEST_MS) - low) / BIN_WIDTH) + 1
         index = np.clip(((np.log(values) - low) / BIN_WIDTH).astype(np.int64), 0, bins - 1)

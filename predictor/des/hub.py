@@ -182,6 +182,13 @@ class Hub:
             self._deliver(now, arrived)
         if len(arrived) > 1:
             arrived.sort(key=lambda request: request.id)
+        if self._handoff is None and len(self.replicas) == 1:
+            replica = self.replicas[0]
+            for request in arrived:
+                replica.submit(request, now)
+            self._touched.clear()
+            replica.wake(now)
+            return
         for request in arrived:
             request.replica = self._send(request, self.replicas, self._router, now)
         touched = sorted(self._touched) if len(self._touched) > 1 else list(self._touched)

@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from math import floor, fsum
 from typing import Protocol
 
@@ -16,6 +17,9 @@ FloatArray = NDArray[np.float64]
 
 WHOLE_COLUMNS = ("id", "prompt_tokens", "output_tokens", "cached_tokens", "preemptions", "replica")
 TIME_COLUMNS = ("arrival_ms", "queue_ms", "ttft_ms", "e2e_ms")
+
+
+_SUMMED_AT_ONCE = 20_000  # samples turned into Python floats at a time
 
 
 class RequestTable(Protocol):
@@ -109,7 +113,11 @@ class Samples:
         """Weighted mean; NaN without samples."""
         values, weights = self._build()
         total = float(np.sum(weights)) if len(values) else 0.0
-        return fsum((values * weights).tolist()) / total if total else float("nan")
+        if not total:
+            return float("nan")
+        parts = range(0, len(values), _SUMMED_AT_ONCE)
+        products = ((values[at : at + _SUMMED_AT_ONCE] * weights[at : at + _SUMMED_AT_ONCE]).tolist() for at in parts)
+        return fsum(chain.from_iterable(products)) / total
 
     def percentile(self, percent: float) -> float:
         """Exact weighted percentile, linear between order statistics."""

@@ -79,7 +79,7 @@ class Recorder:
                 opens = True
         if request.id < self._warm:
             return opens
-        arrival, ms = request.arrival, self._clock.ms
+        arrival, ms = request.arrival, self._ms
         self._requests.add(
             (
                 request.id,
@@ -89,7 +89,7 @@ class Recorder:
                 request.preemptions,
                 request.replica,
             ),
-            (ms(arrival), ms(request.admitted - arrival), ms(request.first - arrival), ms(now - arrival)),
+            (arrival * ms, (request.admitted - arrival) * ms, (request.first - arrival) * ms, (now - arrival) * ms),
         )
         return opens
 
