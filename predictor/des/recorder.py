@@ -79,7 +79,7 @@ class Recorder:
                 opens = True
         if request.id < self._warm:
             return opens
-        arrival, ms = request.arrival, self._ms
+        arrival, tick = request.arrival, self._clock.per_ms
         self._requests.add(
             (
                 request.id,
@@ -89,7 +89,12 @@ class Recorder:
                 request.preemptions,
                 request.replica,
             ),
-            (arrival * ms, (request.admitted - arrival) * ms, (request.first - arrival) * ms, (now - arrival) * ms),
+            (
+                arrival / tick,
+                (request.admitted - arrival) / tick,
+                (request.first - arrival) / tick,
+                (now - arrival) / tick,
+            ),
         )
         return opens
 
