@@ -39,6 +39,9 @@ class Judged:
         return prediction_metrics(self.prediction) if self.prediction else {}
 
 
+Memo = dict[tuple[Deployment, Workload], Prediction | InferaSimError]
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluator:
     """Everything that stays the same over one search."""
@@ -48,16 +51,16 @@ class Evaluator:
     objective: Objective
     slos: tuple[Slo, ...] = ()
     mode: Mode | None = None
+    memo: Memo | None = None  # predictions shared with other searches over the same catalogue
 
     def evaluate(self, deployment: Deployment, workload: Workload) -> Judged:
         """Check, price and judge one candidate."""
         reasons = illegal_reasons(deployment, workload, self.context)
         if reasons:
             return replace(refused(reasons), deployment=deployment, workload=workload)
-        try:
-            prediction = predict(deployment, workload, self.catalogue, mode=self.mode)
-        except InferaSimError as error:
-            unpriced = refused((Reason(_CODES.get(type(error).__name__, "unpriced"), str(error)),))
+        prediction = self._predict(deployment, workload)
+        if isinstance(prediction, InferaSimError):
+            unpriced = refused((Reason(_CODES.get(type(prediction).__name__, "unpriced"), str(prediction)),))
             return replace(unpriced, deployment=deployment, workload=workload)
         reasons = (
             *memory_reasons(prediction.memory, workload.isl_tokens + workload.osl_tokens),
@@ -79,6 +82,19 @@ class Evaluator:
             prediction=prediction,
             fusions=self._fusions(deployment, prediction),
         )
+
+    def _predict(self, deployment: Deployment, workload: Workload) -> Prediction | InferaSimError:
+        """The prediction, or the expected error that stands in its place."""
+        known = None if self.memo is None else self.memo.get((deployment, workload))
+        if known is not None:
+            return known
+        try:
+            found: Prediction | InferaSimError = predict(deployment, workload, self.catalogue, mode=self.mode)
+        except InferaSimError as error:
+            found = error
+        if self.memo is not None:
+            self.memo[deployment, workload] = found
+        return found
 
     def _fusions(self, deployment: Deployment, prediction: Prediction) -> tuple[FusionOpportunity, ...]:
         return opportunities(
