@@ -156,7 +156,8 @@ def schedule(
     )
 
 
-@lru_cache(maxsize=64)
+# A search of 300 candidates meets some hundred schedules; searches over other objectives meet the same ones again.
+@lru_cache(maxsize=512)
 def cached_schedule(
     workload: Workload,
     rules: SchedulerRules,
