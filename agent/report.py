@@ -74,8 +74,11 @@ def show_tuning(answer: Mapping[str, Any], baseline: Mapping[str, Any] | None) -
         )
         for flag in best["prediction"]["flags"]:
             note(f"note: {flag['message']}")
-        for command in best["launch"]:
-            facts("Launch", [(command["role"], command["command"])])
+        if best["launch"]:
+            facts("Launch", [("", command) for command in best["launch"]])
+            facts("Check it", [("", best["benchmark"])])
+        for text in best["launch_notes"]:
+            note(f"note: {text}")
         if answer["fusion_opportunities"]:
             table(
                 "Fusions worth 2% of the step or more",

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from agent.anchor_files import load_anchors
 from agent.evaluate import Evaluator, fusion_json
+from agent.launching import launch_json
 from agent.predict_request import prediction_json
 from agent.request import TuningRequest
 from agent.search import SearchResult, Trial, seed_search
 from ledger import InputFile, SearchEnd, SearchRecord, TrialRecord, open_ledger
 from levers.catalog import LEVERS
+from levers.context import SearchContext
 from levers.objectives import objective
 from predictor.anchors.schema import Anchor
 from predictor.cards import EngineProfile, ModelCard, Platform
@@ -37,6 +39,7 @@ class Outcome:
     result: SearchResult
     resumed: int  # trials an earlier, killed run of this search had recorded
     wall_s: float
+    context: SearchContext
 
     def as_json(self) -> dict[str, Any]:
         """The stable keys of ``tune --json``."""
@@ -45,7 +48,7 @@ class Outcome:
             "search_id": self.search_id,
             "ledger": self.ledger,
             "request": self.request.model_dump(mode="json"),
-            "best": None if best is None else best_json(best, self.request),
+            "best": None if best is None else best_json(best, self.request, self.context),
             "trials": self.result.counts(),
             "reasons": self.result.reasons(),
             "fusion_opportunities": [] if best is None else [dict(fusion_json(one)) for one in best.judged.fusions],
@@ -54,10 +57,14 @@ class Outcome:
         }
 
 
-def best_json(trial: Trial, request: TuningRequest) -> dict[str, Any]:
+def best_json(trial: Trial, request: TuningRequest, context: SearchContext) -> dict[str, Any]:
     """The best trial: levers, figures, score, origin, how it was predicted and how to launch it."""
-    prediction = trial.judged.prediction
-    assert prediction is not None  # a legal trial was priced
+    judged = trial.judged
+    prediction, deployment, workload = judged.prediction, judged.deployment, judged.workload
+    assert prediction is not None, "a legal trial was priced"
+    assert deployment is not None
+    assert workload is not None
+    launch = launch_json(deployment, workload, context)
     return {
         "index": trial.index,
         "levers": dict(trial.levers),
@@ -67,7 +74,9 @@ def best_json(trial: Trial, request: TuningRequest) -> dict[str, Any]:
         "name": trial.name,
         "metrics": trial.judged.metrics(),
         "prediction": prediction_json(prediction),
-        "launch": [],
+        "launch": launch["commands"],
+        "benchmark": launch["benchmark"],
+        "launch_notes": launch["notes"],
     }
 
 
@@ -141,7 +150,7 @@ def tune(
                 costs={"wall_s": wall_s},
             ),
         )
-        return Outcome(search_id, book.label, request, result, len(known), wall_s)
+        return Outcome(search_id, book.label, request, result, len(known), wall_s, context)
 
 
 def catalogue_sha256() -> str:

@@ -22,7 +22,8 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="ledger")
 
 
-def _open(url: str | None) -> "Ledger":
+def open_existing(url: str | None) -> "Ledger":
+    """The ledger to read; one that is not there is an error."""
     from agent.tune import default_ledger
     from ledger import open_ledger
 
@@ -34,7 +35,7 @@ def list_searches(ledger: Url = None, json_output: Json = False) -> None:
     from agent.cli.output import print_json, table
     from ledger.queries import list_searches as query
 
-    with _open(ledger) as book:
+    with open_existing(ledger) as book:
         found = query(book)
     rows: list[dict[str, Any]] = [
         {
@@ -64,7 +65,7 @@ def show(
     from agent.cli.output import facts, print_json, table
     from ledger.queries import best_trial, reason_counts
 
-    with _open(ledger) as book:
+    with open_existing(ledger) as book:
         search, trials = book.get_search(search_id), book.trials(search_id)
         best = best_trial(book, search)
     reasons = reason_counts(trials)
@@ -127,7 +128,7 @@ def export(
 
     if file_format not in FORMATS:
         raise BadInput(f"format {file_format!r}: must be one of {', '.join(FORMATS)}")
-    with _open(ledger) as book:
+    with open_existing(ledger) as book:
         ids = search_ids or [search.search_id for search in book.searches()]
         content = render(book, ids, file_format, stable=stable)
     if out is None:
@@ -146,7 +147,7 @@ def diff(
     from agent.cli.output import facts, print_json, table
     from ledger.queries import diff as query
 
-    with _open(ledger) as book:
+    with open_existing(ledger) as book:
         found = query(book, search_a, search_b)
     changes = {
         name: [{"field": one.field, "before": one.before, "after": one.after} for one in getattr(found, name)]

@@ -9,7 +9,7 @@ from typing import cast
 
 import typer
 
-from agent.cli import anchors, catalogue, ledger, predict, tune
+from agent.cli import anchors, catalogue, launch, ledger, predict, tune
 
 app = typer.Typer(
     name="inferasim",
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 predict.register(app)
 tune.register(app)
+launch.register(app)
 anchors.register(app)
 ledger.register(app)
 catalogue.register(app)

@@ -224,6 +224,22 @@ def test_ledger_commands_read_what_tune_wrote(tmp_path: Path) -> None:
     assert run("ledger", "show", "9", "--ledger", book, home=tmp_path).returncode == 2
 
 
+def test_a_recorded_trial_can_be_launched(tmp_path: Path) -> None:
+    book = str(tmp_path / "l.db")
+    best = answer(*TUNE, "--budget", "20", "--ledger", book, home=tmp_path)["best"]
+    assert best["launch"]
+    assert "vllm bench serve" in best["benchmark"]
+    shell = run("launch", "1", "--ledger", book, home=tmp_path)
+    assert shell.returncode == 0, shell.stderr
+    assert best["launch"][0] in shell.stdout
+    first = run("launch", "1:0", "--ledger", book, "--format", "kubernetes", home=tmp_path)
+    assert "kind: StatefulSet" in first.stdout
+    for bad, said in (("x", "SEARCH:TRIAL"), ("9", "9"), ("1:999", "999")):
+        done = run("launch", bad, "--ledger", book, home=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert said in done.stderr
+
+
 def test_heavy_libraries_stay_out_of_the_light_commands(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom agent.cli.main import main\n"
