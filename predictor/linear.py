@@ -13,7 +13,7 @@ def non_negative_least_squares(matrix: FloatArray, rhs: FloatArray) -> FloatArra
 
     Columns are scaled to unit length first, so that units do not decide which one enters. Exact and deterministic.
 
-    >>> non_negative_least_squares(np.array([[1.0, 1.0], [1.0, 2.0]]), np.array([1.0, 0.0])).tolist()
+    >>> non_negative_least_squares(np.array([[1.0, 1.0], [1.0, 2.0]]), np.array([1.0, 0.0])).round(9).tolist()
     [0.5, 0.0]
     """
     lengths = np.linalg.norm(matrix, axis=0)

@@ -115,5 +115,5 @@ def simulated_step(
         host_ms=profile.host_ms_per_request + profile.host_us_per_prompt_token * workload.isl_tokens / 1000.0,
         breakdown_ms=model.breakdown_ms(batch, context),
         prefill_breakdown_ms={"fixed": model.prefill.fixed_ms, "prompt": model.prefill.chunk_ms(workload.isl_tokens)},
-        flags=(*flags, *(terms.costs.flags if terms else ())),
+        flags=(*flags, *model.flags, *(terms.costs.flags if terms else ())),
     )
