@@ -98,7 +98,7 @@ def test_a_read_only_ledger_opens_for_reading_alone(tmp_path: Path, search: Sear
     with open_ledger(str(path)) as ledger:
         ledger.create_search(search)
     path.chmod(0o444)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
+    for folder in (tmp_path, *tmp_path.parents[:3]):  # one folder more where tests run in workers
         folder.chmod(folder.stat().st_mode | 0o055)  # pytest's folders are closed to other users
     command = [sys.executable, "-c", UNPRIVILEGED, str(path)]
     output = subprocess.run(command, cwd=ROOT, text=True, check=True, stdout=subprocess.PIPE).stdout.splitlines()
