@@ -111,7 +111,7 @@ def simulated(
         step.model,
         replace(workload, concurrency=clients, request_rate_per_s=rate),
         rules,
-        kv_blocks=pool_blocks(memory, workload, cap // ranks, rules.block_tokens, clients if closed else None),
+        kv_blocks=pool_blocks(memory, workload, cap // ranks, rules.block_tokens, clients if closed else None, depth),
         host=host,
         seed=workload.seed,
     )
@@ -132,14 +132,18 @@ def simulated(
     )
 
 
-def pool_blocks(memory: MemoryBreakdown, workload: Workload, held: int, block_tokens: int, clients: int | None) -> int:
+def pool_blocks(
+    memory: MemoryBreakdown, workload: Workload, held: int, block_tokens: int, clients: int | None, depth: int = 0
+) -> int:
     """KV pool of one scheduler in blocks.
 
     Window layers and recurrent state make a request cheaper or dearer than its tokens, so the pool is at least what the
     memory model says it holds. More than every client of a closed loop can fill changes nothing, and is left out so
-    that deployments which differ only there share one schedule.
+    that deployments which differ only there share one schedule. A request that drafts also needs room for what the last
+    verify step commits and for what it drafts.
     """
-    a_request = -(-(workload.isl_tokens + workload.osl_tokens) // block_tokens)
+    drafted = 2 * (depth + 1) if depth else 0
+    a_request = -(-(workload.isl_tokens + workload.osl_tokens + drafted) // block_tokens)
     pool = max(memory.kv_pool_tokens // block_tokens, max(1, held) * a_request)
     return pool if clients is None else min(pool, clients * (a_request + 1))
 

@@ -10,7 +10,18 @@ from agent.anchor_files import bundled_anchors
 from predictor.errors import AnchorRefused, BadInput, DoesNotFit
 from predictor.predict import Catalogue, predict
 from predictor.profiles.loader import engine_profile, model_card, platform
-from predictor.types import Arrival, Coverage, Deployment, Dtype, Layout, Mode, Precision, PrefillPool, Workload
+from predictor.types import (
+    Arrival,
+    Coverage,
+    Deployment,
+    Dtype,
+    Layout,
+    Mode,
+    Precision,
+    PrefillPool,
+    Speculation,
+    Workload,
+)
 
 ANCHORS = bundled_anchors()
 LLAMA = Catalogue(model_card("Llama-3.1-8B"), platform("MI355X"), engine_profile("SGLang"), ANCHORS)
@@ -146,3 +157,17 @@ def test_more_tokens_never_cost_less(clients: int, isl: int, osl: int) -> None:
 
 def test_the_same_question_has_the_same_answer_to_the_last_bit() -> None:
     assert predict(BASE, WORKLOAD, LLAMA) == predict(BASE, WORKLOAD, LLAMA)
+
+
+def test_one_client_that_drafts_has_room_for_its_drafts() -> None:
+    """The pool is cut to what the clients can fill, and what the last verify step drafts is part of it."""
+    catalogue = Catalogue(model_card("GLM-5.2"), platform("MI355X"), engine_profile("SGLang"))
+    drafting = Deployment(
+        "GLM-5.2",
+        "MI355X",
+        "SGLang",
+        layout=Layout(tp=8),
+        precision=Precision(Dtype.FP4, Dtype.FP4, Dtype.FP4, Dtype.FP8),
+        speculation=Speculation("mtp", 4),
+    )
+    assert predict(drafting, Workload(1024, 2, 1), catalogue).method == "des"
