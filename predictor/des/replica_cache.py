@@ -136,6 +136,13 @@ class ReplicaCache:
 
     # What the simulation tells
 
+    def remember(self, trace: TraceRequest) -> None:
+        """The prompt was served before."""
+        prompt = self._prompt(trace)
+        hit = self.cache.use(prompt).hit_blocks
+        if self.tier is not None:
+            self.tier.used(prompt, hit)
+
     def finished(self, request: Admitted, following: TraceRequest | None = None) -> None:
         """The request ended: its blocks are released. ``following`` is the turn whose prompt contains the answer.
 

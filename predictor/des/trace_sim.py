@@ -165,6 +165,11 @@ class TracedReplica:
         """The measured time begins."""
         self._inner.measure_from(now)
 
+    def remember(self, request: TraceRequest) -> None:
+        """Its prompt was served before the simulation began."""
+        if self.cache is not None:
+            self.cache.remember(request)
+
     def finished(self, request: Request, following: TraceRequest | None) -> None:
         """A request of this replica ended."""
         self._kv_tokens -= request.prompt_tokens
@@ -215,11 +220,13 @@ def simulate_trace(
     replicas: int = 1,
     gpus_per_replica: int = 1,
     host: HostTimes = HostTimes(),
+    served_before: Iterable[TraceRequest] = (),
 ) -> TraceResult:
     """Play a trace on ``replicas`` equal replicas of ``kv_tokens`` KV pool each.
 
     ``requests`` are read as they are needed. ``reuse`` None, or a trace without block ids: nothing is reused, which is
-    flagged. The router (least-loaded by default) chooses before the hit is known to the scheduler.
+    flagged. The router (least-loaded by default) chooses before the hit is known to the scheduler. ``served_before``:
+    what every replica has served when the trace begins, as when one server is measured at several loads.
     """
     if replicas < 1:
         raise BadInput(f"replicas {replicas}: at least 1")
@@ -234,6 +241,9 @@ def simulate_trace(
     player.attach(hub)
     made = [_replica(hub, index, rules, kv_tokens, prices, step_model, reuse, host) for index in range(replicas)]
     hub.replicas.extend(made)
+    for request in served_before:
+        for replica in made:
+            replica.remember(request)
     player.ended = lambda request, following: made[request.replica].finished(request, following)
     hub.run()
     return TraceResult(
