@@ -150,6 +150,15 @@ def rows(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(text))
 
 
+def recorded_turns(folder: Path, run: str) -> list[Turn]:
+    """Turns of a GB300 run at four sessions, in order of completion."""
+    return [
+        Turn(int(row["isl"]), int(row["osl"]), float(row["e2e_ms"]))
+        for row in rows(folder / f"gb300_agentic_requests_{run}.csv")
+        if row["sessions"] == str(ANCHOR_SESSIONS)
+    ]
+
+
 class Traces:
     """Turn lists by name, each built once."""
 
@@ -157,21 +166,14 @@ class Traces:
         self._folder = folder
         self.sessions = cache(self._sessions)
 
-    def _turns(self, run: str) -> list[Turn]:
-        return [
-            Turn(int(row["isl"]), int(row["osl"]), float(row["e2e_ms"]))
-            for row in rows(self._folder / f"gb300_agentic_requests_{run}.csv")
-            if row["sessions"] == str(ANCHOR_SESSIONS)
-        ]
-
     def _sessions(self, name: str, live: int) -> list[list[Turn]]:
         if name == "k26":
             return growing_sessions(live, shared=K26_SHARED_TOKENS, **K26_TURNS)
         if name.endswith("/3"):
             return self.sessions(name.removesuffix("/3"), 0)[::BATCH_STRIDE]
-        recorded = self._turns("dsv4_b1")
+        recorded = recorded_turns(self._folder, "dsv4_b1")
         indices = sessions_of(recorded, ANCHOR_SESSIONS)
-        turns = recorded if name == "dsv4" else matched(recorded, self._turns("kimi_b1_sglang"))
+        turns = recorded if name == "dsv4" else matched(recorded, recorded_turns(self._folder, "kimi_b1_sglang"))
         return [[turns[index] for index in session] for session in indices]
 
 
