@@ -11,7 +11,6 @@ the ratio of simulated work where kernel tables back it; elsewhere its all-reduc
 from predictor.step.model import PrefillCurve
 from predictor.transfer.constants import TransferConstants, default_constants, link_scale
 from predictor.transfer.context import KernelContext
-from predictor.transfer.simulated import simulated_token_ms
 from predictor.transfer.terms import by_gpus
 
 _ACTIVATION_BYTES = 2.0
@@ -33,6 +32,8 @@ def move_per_token(
 ) -> float:
     """Cost of a prompt token at the target's layout."""
     if constants.prefill_simulated:
+        from predictor.transfer.simulated import simulated_token_ms  # kernel models load only where they are needed
+
         return per_token_ms * simulated_token_ms(target) / simulated_token_ms(source)
     modelled = allreduce_ms_per_token(source, constants)
     here = min(modelled, _MAX_ALLREDUCE_SHARE * per_token_ms)

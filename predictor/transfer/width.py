@@ -23,7 +23,6 @@ from predictor.transfer.constants import TransferConstants, default_constants
 from predictor.transfer.context import KernelContext
 from predictor.transfer.identify import split_ladder
 from predictor.transfer.prefill import prefill_ratio
-from predictor.transfer.simulated import simulated_step_ms
 from predictor.transfer.terms import step_terms
 
 WidthLaw = Literal["combined", "floor_split", "simulated", "eq1", "scale", "unchanged"]
@@ -186,6 +185,8 @@ def _simulated(
     curve: DecodeCurve, source: KernelContext, target: KernelContext, constants: TransferConstants
 ) -> DecodeCurve:
     """``s'(b) = s(b) · S'(b)/S(b)`` with S simulated; the ratio s/S is interpolated between measured batches."""
+    from predictor.transfer.simulated import simulated_step_ms  # kernel models load only where they are needed
+
     scale = DecodeCurve(
         curve.batches,
         tuple(step / simulated_step_ms(source, b) for b, step in zip(curve.batches, curve.step_ms, strict=True)),
