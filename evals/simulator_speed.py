@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from evals.corpus import parser, run
+from evals.rival_dynosim import compare
 from predictor.des.fleet import ReplicaSpec, simulate_fleet
 from predictor.des.metrics import SimulationResult
 from predictor.des.recorder import PROGRESS_EVERY
@@ -155,6 +156,8 @@ def million(requests: int) -> dict[str, Any]:
 
 def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     """All cases, fixed and random lengths; or the day of traffic."""
+    if args.rival:
+        return {"rival": compare(args.rival_python, args.repetitions)}
     if args.million:
         return {"model": MODEL_NAME, "million": million(args.requests)}
     rows = []
@@ -179,6 +182,10 @@ def main() -> int:
     arguments.add_argument("--most-clients", type=int, default=0, metavar="C", help="leave out cases above C clients")
     arguments.add_argument("--million", action="store_true", help="a day of open-loop traffic, in bounded memory")
     arguments.add_argument("--requests", type=int, default=1_000_000, metavar="N", help="requests of --million")
+    arguments.add_argument("--rival", choices=["dynosim"], help="the same traffic and step times in another simulator")
+    arguments.add_argument(
+        "--rival-python", default=".rivals/dynosim/bin/python", metavar="PATH", help="Python of its environment"
+    )
     return run(evaluate, arguments)
 
 
