@@ -24,6 +24,7 @@ from predictor.transfer import (
     TransferConstants,
     WidthLaw,
     default_constants,
+    expert_slowness,
     move_decode,
     move_prefill,
     refine_decode,
@@ -111,6 +112,7 @@ class SolvedAnchor:
 
     rows: Mapping[Shape, tuple[NvidiaRow, ...]]
     solved: SolvedLayout
+    slowness: float  # of expert reads, told by all ladders together
 
     def side(self, shape: Shape) -> KernelContext:
         """The anchor's side of a transfer at one of its shapes."""
@@ -139,7 +141,9 @@ def solve_anchor(rows: Mapping[Shape, Sequence[NvidiaRow]], constants: TransferC
     doubtful = {
         s: DOUBTFUL_TTFT_WEIGHT for s, ladder in kept.items() if any("ttft_shape_conflict" in r.flags for r in ladder)
     }
-    return SolvedAnchor(kept, solve_ladders(points, added_cache_ms, doubtful))
+    solved = solve_ladders(points, added_cache_ms, doubtful)
+    sweeps = [(curve, side_of(first, first.layout, curve.context_tokens)) for curve in solved.curves.values()]
+    return SolvedAnchor(kept, solved, expert_slowness(sweeps, known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,15 +189,15 @@ class NvidiaPredictor:
     ) -> DecodeCurve:
         curve = anchor.solved.curves[shape]
         if source == target:
-            return refine_decode(curve, source, constants)
-        return move_decode(curve, source, target, self.law, constants)
+            return refine_decode(curve, source, constants, anchor.slowness)
+        return move_decode(curve, source, target, self.law, constants, slowness=anchor.slowness)
 
     def ttft_misfit(
         self, anchor: SolvedAnchor, shape: Shape, source: KernelContext, constants: TransferConstants, clients: int
     ) -> float:
         """Measured over reproduced TTFT of the anchor's own ladder at a load, log-interpolated."""
         solved = anchor.solved
-        curve = refine_decode(solved.curves[shape], source, constants)
+        curve = refine_decode(solved.curves[shape], source, constants, anchor.slowness)
         logs: dict[int, list[float]] = defaultdict(list)
         for row in anchor.rows[shape]:
             reproduced = means_of(run_of(row), curve, solved.prefill, solved.host_ms)

@@ -57,8 +57,8 @@ def corrected(far: SolvedAnchor, near: SolvedAnchor, shape: Shape, target: Nvidi
     source, narrower = near.side(shape), far.side(shape)
     constants = default_constants(source.platform)
     wanted = replace(source, layout=target.layout)
-    moved = move_decode(near.solved.curves[shape], source, wanted, law, constants)
-    between = move_decode(far.solved.curves[shape], narrower, source, law, constants)
+    moved = move_decode(near.solved.curves[shape], source, wanted, law, constants, slowness=near.slowness)
+    between = move_decode(far.solved.curves[shape], narrower, source, law, constants, slowness=far.slowness)
     doublings = log2(target.layout.tp / source.layout.tp)
     measured = near.solved.curves[shape]
     error = DecodeCurve(

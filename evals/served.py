@@ -23,7 +23,15 @@ from predictor.anchors.solve import (
 from predictor.cards import ModelCard
 from predictor.step.curve import DecodeCurve
 from predictor.step.model import PrefillCurve
-from predictor.transfer import KernelContext, TransferConstants, WidthLaw, move_decode, move_prefill, refine_decode
+from predictor.transfer import (
+    KernelContext,
+    TransferConstants,
+    WidthLaw,
+    expert_slowness,
+    move_decode,
+    move_prefill,
+    refine_decode,
+)
 from predictor.transfer.terms import step_terms
 from predictor.transfer.work import weight_counts
 
@@ -66,6 +74,7 @@ class ServedAnchor:
     ladders: Mapping[Shape, SolvedLadder]
     runs: Mapping[Shape, tuple[MeasuredRun, ...]]
     prefill: PrefillCurve
+    slowness: float  # of expert reads, told by all ladders together
 
 
 def rate_per_s(plan: Schedule, curve: DecodeCurve, prefill: PrefillCurve, isl_tokens: float) -> float:
@@ -107,8 +116,14 @@ def solve_anchor(
             left = max(left, constants.fixed_min_frac * solved.curve.step_ms[0])
             fixed = min(MAX_PREFILL_FIXED_MS, PREFILL_FIXED_FACTOR * left)
         ladders[shape] = solved
+    curves = [ladder.curve for ladder in ladders.values()]
+    sweeps = [(curve, replace(side, context_tokens=curve.context_tokens)) for curve in curves]
     return ServedAnchor(
-        side, ladders, {s: tuple(r) for s, r in runs.items()}, PrefillCurve(fixed, per_token, 0.0, fixed)
+        side,
+        ladders,
+        {s: tuple(r) for s, r in runs.items()},
+        PrefillCurve(fixed, per_token, 0.0, fixed),
+        expert_slowness(sweeps, constants),
     )
 
 
@@ -176,9 +191,9 @@ def move_anchor(
     ladder = anchor.ladders[shape]
     source = replace(anchor.side, context_tokens=ladder.curve.context_tokens)
     if source == target:
-        curve = refine_decode(ladder.curve, source, constants)
+        curve = refine_decode(ladder.curve, source, constants, anchor.slowness)
     else:
-        curve = move_decode(ladder.curve, source, target, law, constants)
+        curve = move_decode(ladder.curve, source, target, law, constants, slowness=anchor.slowness)
     prefill = ladder.prefill
     if law not in ("unchanged", "scale"):
         prefill = move_prefill(prefill, source, target, constants)

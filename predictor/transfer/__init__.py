@@ -3,7 +3,15 @@
 from predictor.transfer.constants import TransferConstants, default_constants
 from predictor.transfer.context import KernelContext
 from predictor.transfer.prefill import move_prefill
-from predictor.transfer.width import Shrink, WidthLaw, equation_1, measured_shrink, move_decode, refine_decode
+from predictor.transfer.width import (
+    Shrink,
+    WidthLaw,
+    equation_1,
+    expert_slowness,
+    measured_shrink,
+    move_decode,
+    refine_decode,
+)
 
 __all__ = [
     "KernelContext",
@@ -12,6 +20,7 @@ __all__ = [
     "WidthLaw",
     "default_constants",
     "equation_1",
+    "expert_slowness",
     "measured_shrink",
     "move_decode",
     "move_prefill",

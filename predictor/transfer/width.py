@@ -88,11 +88,13 @@ def move_decode(
     law: WidthLaw = "combined",
     constants: TransferConstants | None = None,
     shrink: Shrink | None = None,
+    slowness: float | None = None,
 ) -> DecodeCurve:
     """Carry a decode sweep from one layout (and context) to another.
 
     Batches are those of the sweep, and multiples of its last one, over the whole replica. ``shrink`` is used by ``eq1``
-    only. Identity at equal layout and context, exactly.
+    only. ``slowness`` of expert reads is told by the sweep itself unless :func:`expert_slowness` told it from several.
+    Identity at equal layout and context, exactly.
     """
     check_movable(source, target)
     known = constants or default_constants(source.platform)
@@ -105,17 +107,33 @@ def move_decode(
         return equation_1(curve, source.gpus, target.gpus, shrink)
     moves = {"floor_split": _floor_split, "simulated": _simulated, "combined": _combined}
     if law in moves:
-        return moves[law](curve, source, target, known)
+        return moves[law](curve, source, target, known, slowness)
     raise BadInput(f"width law {law!r} is not known; known: {', '.join(get_args(WidthLaw))}")
 
 
-def refine_decode(curve: DecodeCurve, side: KernelContext, constants: TransferConstants | None = None) -> DecodeCurve:
+def expert_slowness(
+    sweeps: Sequence[tuple[DecodeCurve, KernelContext]], constants: TransferConstants | None = None
+) -> float:
+    """How much slower than the HBM peak one layout's sweeps read experts, told by all of them together."""
+    known = constants or default_constants(sweeps[0][1].platform)
+    batches = [float(b) for curve, _ in sweeps for b in curve.batches]
+    steps = [step for curve, _ in sweeps for step in curve.step_ms]
+    terms = [step_terms(side, b, known) for curve, side in sweeps for b in curve.batches]
+    return split_ladder(batches, steps, terms, 1.0 / known.expert_prior_share, known.prior_weight).expert_slowness
+
+
+def refine_decode(
+    curve: DecodeCurve,
+    side: KernelContext,
+    constants: TransferConstants | None = None,
+    slowness: float | None = None,
+) -> DecodeCurve:
     """A sparse sweep filled between, below and above its batches by the terms of its own layout.
 
     Measured steps are kept to the last bit. Between loads a factor of eight apart the terms follow what a straight line
     in log batch cannot: distinct experts and cache bytes (other loads of public ladders: 6.0% to 3.5%).
     """
-    return _combined(curve, side, side, constants or default_constants(side.platform))
+    return _combined(curve, side, side, constants or default_constants(side.platform), slowness)
 
 
 def equation_1(curve: DecodeCurve, width: int, target_width: int, shrink: Shrink | None = None) -> DecodeCurve:
@@ -149,11 +167,15 @@ def refined_batches(batches: Sequence[int]) -> tuple[int, ...]:
 
 
 def _floor_split(
-    curve: DecodeCurve, source: KernelContext, target: KernelContext, constants: TransferConstants
+    curve: DecodeCurve,
+    source: KernelContext,
+    target: KernelContext,
+    constants: TransferConstants,
+    slowness: float | None = None,
 ) -> DecodeCurve:
     here = [step_terms(source, b, constants) for b in curve.batches]
-    split = split_ladder(curve.batches, curve.step_ms, here, 1.0 / constants.expert_prior_share, constants.prior_weight)
-    slowness = split.expert_slowness
+    if slowness is None:
+        slowness = expert_slowness([(curve, source)], constants)
     left = [step - t.total(slowness) for step, t in zip(curve.step_ms, here, strict=True)]
     fixed = max(min(left), constants.fixed_min_frac * curve.step_ms[0])
     shrink = (source.gpus / target.gpus) ** constants.growth_exponent - 1.0
@@ -182,7 +204,11 @@ def _floor_split(
 
 
 def _simulated(
-    curve: DecodeCurve, source: KernelContext, target: KernelContext, constants: TransferConstants
+    curve: DecodeCurve,
+    source: KernelContext,
+    target: KernelContext,
+    constants: TransferConstants,
+    slowness: float | None = None,
 ) -> DecodeCurve:
     """``s'(b) = s(b) · S'(b)/S(b)`` with S simulated; the ratio s/S is interpolated between measured batches."""
     from predictor.transfer.simulated import simulated_step_ms  # kernel models load only where they are needed
@@ -200,9 +226,13 @@ def _simulated(
 
 
 def _combined(
-    curve: DecodeCurve, source: KernelContext, target: KernelContext, constants: TransferConstants
+    curve: DecodeCurve,
+    source: KernelContext,
+    target: KernelContext,
+    constants: TransferConstants,
+    slowness: float | None = None,
 ) -> DecodeCurve:
-    by_terms = _floor_split(curve, source, target, constants)
+    by_terms = _floor_split(curve, source, target, constants, slowness)
     if constants.simulated_weight == 0.0:
         return by_terms
     return _geometric_mean(by_terms, _simulated(curve, source, target, constants), constants.simulated_weight)
