@@ -40,9 +40,10 @@ Shape = tuple[int, int]
 # GPU time a prompt token and an active parameter where no anchor of the engine has two prompt lengths: 2 flop at 15% of
 # 2.5 PFLOP/s, the middle of what public MI355X and B200 ladders show in bf16-equivalent work.
 DEFAULT_COST_MS = 2.0 / (0.15 * 2.5e15) * 1e3
-# A mixed or prefill step costs this many times a decode step's fixed part on top of its tokens: it runs outside the
-# captured graph (chosen in the closed-form study of the corpus; no figure is published).
-PREFILL_FIXED_FACTOR = 2.0
+# A step that prefills costs this many times a decode step's fixed part on top of its tokens: it runs outside the
+# captured graph. DeepSeek-V4-Pro on MI355X: prefill steps of 143 ms at 1024 and 782 ms at 8192 tokens leave 52 ms at
+# none (arXiv 2611.04032 App. E); the fixed part of its public ladders at the same width is 17–18 ms.
+PREFILL_FIXED_FACTOR = 3.0
 MAX_PREFILL_FIXED_MS = 60.0
 _SPLIT_ITERATIONS = 60
 
