@@ -17,6 +17,7 @@ negative. A light load tells ``H + F + c·n``, the burst of a heavy one ``F`` an
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import log
 from statistics import median
 
@@ -38,6 +39,7 @@ SHAPE_TIE_WEIGHT = 2.0
 RIDGE = 0.02
 _RIDGE_SIZES_MS = {"F": 10.0, "G": 10.0, "H": 50.0}
 
+_MIN_LOADS_FOR_SLOPE = 3
 # Steps solved from noisy runs stay above this share of the run's own TPOT: a stall cannot be all of it.
 _MIN_STEP_FRAC = 0.2
 
@@ -115,22 +117,31 @@ def knot(run: ClosedLoopRun) -> int:
 def prompt_token_ms(
     short: Sequence[ServedPoint], long: Sequence[ServedPoint], cache_ms: Sequence[tuple[int, float]]
 ) -> float | None:
-    """Cost a prompt token from two ladders of one layout at equal loads: median over loads.
+    """Cost a prompt token from two ladders of one layout at equal loads.
+
+    What the longer prompt adds to TPOT, less the cache it makes a step read, against the prompt tokens that stall a
+    token: the slope over loads, as the median of the slopes between any two (Theil and Sen). A difference that does not
+    grow with load belongs to the steps. With two loads or fewer, the slope through the origin of the heaviest.
 
     ``cache_ms`` gives, for each batch, what the longer context adds to a step. None without a shared load above one.
     """
     added = dict(cache_ms)
     by_load = {point.run.clients: point for point in short}
-    estimates = []
+    pairs = []
     for point in long:
         other = by_load.get(point.run.clients)
         if other is None or point.run.clients < 2:
             continue
         tokens = schedule(point.run).tpot.prompt_tokens - schedule(other.run).tpot.prompt_tokens
-        if tokens <= 0.0:
-            continue
-        estimates.append((point.tpot_ms - other.tpot_ms - added.get(knot(point.run), 0.0)) / tokens)
-    return median(estimates) if estimates else None
+        if tokens > 0.0:
+            pairs.append((tokens, point.tpot_ms - other.tpot_ms - added.get(knot(point.run), 0.0)))
+    if not pairs:
+        return None
+    slopes = [(d1 - d0) / (t1 - t0) for (t0, d0), (t1, d1) in combinations(sorted(pairs), 2) if t1 > t0]
+    if len(pairs) < _MIN_LOADS_FOR_SLOPE:
+        tokens, difference = max(pairs)
+        return difference / tokens
+    return median(slopes)
 
 
 def decode_curve_from_served(

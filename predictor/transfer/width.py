@@ -132,10 +132,10 @@ def refine_decode(
 ) -> DecodeCurve:
     """A sparse sweep filled between, below and above its batches by the terms of its own layout.
 
-    Measured steps are kept to the last bit. Between loads a factor of eight apart the terms follow what a straight line
-    in log batch cannot: distinct experts and cache bytes. How a simulated step bends over batch at one layout is as good
-    a guide, whatever its level, so both count alike. Other loads of public AMD ladders: 6.0% by lines in log batch, 3.3%
-    by terms, 2.9% by both.
+    Measured steps are kept to the last bit. Between loads a factor of eight apart the terms follow what a straight
+    line in log batch cannot: distinct experts and cache bytes. How a simulated step bends over batch at one layout is
+    as good a guide, whatever its level, so both count alike. Other loads of public AMD ladders: 6.0% by lines in log
+    batch, 3.3% by terms, 2.9% by both.
     """
     known = constants or default_constants(side.platform)
     by_terms = _floor_split(curve, side, side, known, slowness)
