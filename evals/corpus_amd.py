@@ -7,15 +7,16 @@ fitted to target rows. ``--extra FILE`` adds rows of the same format that are ne
 import argparse
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, get_args
 
 from evals.amd_predict import AmdPredictor, solve_all
 from evals.amd_rows import AmdRow, Assignment, assign, campaign_anchors, cleaning_counts, load_rows
 from evals.corpus import data_dir, parser, run
 from evals.p3 import score_p3
-from evals.scoring import Option, Scored, breakdown, frontier, pair_score, spearman, summary
+from evals.scoring import Option, PairScore, Scored, breakdown, frontier, pair_score, spearman, summary
 from predictor.transfer import WidthLaw
 
 LAWS: tuple[WidthLaw, ...] = get_args(WidthLaw)
@@ -88,68 +89,69 @@ def groups(scored: Sequence[Scored]) -> dict[str, Any]:
     }
 
 
-def choice_sets(
-    scored: Sequence[Scored], anchors: Sequence[AmdRow], splits: bool
-) -> list[list[tuple[AmdRow, float, float]]]:
-    """Rows to choose between: one GPU, model, precision, shape and load. Anchor rows take part as measured."""
-    sets: dict[object, list[tuple[AmdRow, float, float]]] = defaultdict(list)
-    for row, tpot, rate in _values(scored, anchors):
-        if splits or not row.disagg:
-            sets[(row.gpu, row.model, row.precision, row.shape, row.clients)].append((row, tpot, rate))
-    return [rows for rows in sets.values() if len(rows) > 1]
+Entry = tuple[AmdRow, float, float, bool]  # row, TPOT and throughput a GPU (of an anchor: measured), whether predicted
 
 
-def _values(scored: Sequence[Scored], anchors: Sequence[AmdRow]) -> list[tuple[AmdRow, float, float]]:
-    values = [(s.labels["row"], s.predicted["tpot"], s.predicted["total_tok_s_per_gpu"]) for s in scored]
-    return values + [(row, row.tpot_ms, row.total_tok_s_per_gpu) for row in anchors if not row.bad]
+def entries(scored: Sequence[Scored], anchors: Sequence[AmdRow]) -> list[Entry]:
+    """Predicted rows, and anchor rows with their measured values."""
+    told = [(s.labels["row"], s.predicted["tpot"], s.predicted["total_tok_s_per_gpu"], True) for s in scored]
+    return told + [(row, row.tpot_ms, row.total_tok_s_per_gpu, False) for row in anchors if not row.bad]
 
 
-def pairs(scored: Sequence[Scored], anchors: Sequence[AmdRow]) -> dict[str, Any]:
-    """Pair accuracy on total throughput, and at equal GPU count beside the rule that uses no model."""
-    sets = choice_sets(scored, anchors, splits=True)
-    total = [
-        [Option(r.total_tok_s_per_gpu * r.gpus, rate * r.gpus, r.gpus, r.stack) for r, _, rate in rows] for rows in sets
-    ]
-    equal = pair_score(total, lambda a, b: a.gpus == b.gpus)
-    alike = [
-        [Option(r.total_tok_s_per_gpu * r.gpus, rate * r.gpus, r.gpus) for r, _, rate in rows if not r.disagg]
-        for rows in sets
-    ]
-    return {
-        "equal_gpu_pairs": {"n": equal.pairs, "acc_pct": equal.acc_pct},
-        "equal_gpu_pairs_colocated": _pair_dict(pair_score(alike, lambda a, b: a.gpus == b.gpus)),
-        "throughput_pairs": _pair_dict(pair_score(total)),
-        "gpu_count_rule_pairs": _pair_dict(pair_score(total, by=lambda option: float(option.gpus))),
-    }
+def pairs(every: Sequence[Entry]) -> dict[str, Any]:
+    """Pair accuracy on total throughput: one stack, shape and load; at least one of the two predicted.
+
+    ``any_engine`` widens the choice to all engines, precisions of one name and speculation of one GPU and model.
+    """
+    result: dict[str, Any] = {}
+    for name, shared in (("", lambda row: row.stack), ("_any_engine", lambda row: (row.gpu, row.model, row.precision))):
+        sets: dict[object, list[Entry]] = defaultdict(list)
+        for entry in every:
+            row = entry[0]
+            sets[(shared(row), row.shape, row.clients)].append(entry)
+        options = [[_option(*entry) for entry in group] for group in sets.values()]
+        alike = [[_option(*entry) for entry in group if not entry[0].disagg] for group in sets.values()]
+        equal: Callable[[Option, Option], bool] = lambda a, b: a.gpus == b.gpus  # noqa: E731
+        result |= {
+            f"equal_gpu_pairs{name}": _accuracy(pair_score(alike, equal)),
+            f"equal_gpu_pairs_with_splits{name}": _accuracy(pair_score(options, equal)),
+            f"throughput_pairs{name}": _accuracy(pair_score(alike)),
+            f"gpu_count_rule_pairs{name}": _accuracy(pair_score(alike, by=lambda option: float(option.gpus))),
+        }
+    return result
 
 
-def _pair_dict(score: Any) -> dict[str, Any]:
+def _option(row: AmdRow, tpot_ms: float, rate: float, predicted: bool) -> Option:
+    return Option(row.total_tok_s_per_gpu * row.gpus, rate * row.gpus, row.gpus, row.layout.label(), predicted)
+
+
+def _accuracy(score: PairScore) -> dict[str, Any]:
     return {"n": score.pairs, "acc_pct": score.acc_pct}
 
 
-def frontier_hits(scored: Sequence[Scored], anchors: Sequence[AmdRow]) -> dict[str, Any]:
-    """Share of measured frontier points (interactivity, throughput per GPU) that the predicted frontier keeps."""
-    result: dict[str, Any] = {}
+def frontier_hits(every: Sequence[Entry]) -> dict[str, Any]:
+    """Share of measured frontier points (interactivity, throughput per GPU) that the predicted frontier keeps.
+
+    A chart is one GPU, model and shape: all engines, precisions and layouts.
+    """
+    hit: dict[str, Any] = {}
+    ranks: dict[str, Any] = {}
     for name, splits in (("colocated", False), ("all", True)):
-        charts: dict[object, list[tuple[AmdRow, float, float]]] = defaultdict(list)
-        for row, tpot, rate in _values(scored, anchors):
-            if splits or not row.disagg:
-                charts[(row.stack, row.shape)].append((row, tpot, rate))
+        charts: dict[object, list[Entry]] = defaultdict(list)
+        for entry in every:
+            if splits or not entry[0].disagg:
+                charts[(entry[0].gpu, entry[0].model, entry[0].shape)].append(entry)
         hits = points = 0
-        ranks = []
+        found = []
         for rows in charts.values():
-            layouts = {(r.layout, r.disagg, r.config_id) for r, _, _ in rows}
-            if len(layouts) < 2:
-                continue
-            measured = frontier([(1e3 / r.tpot_ms, r.total_tok_s_per_gpu) for r, _, _ in rows])
-            predicted = frontier([(1e3 / tpot, rate) for _, tpot, rate in rows])
-            hits += len(measured & predicted)
+            measured = frontier([(1e3 / row.tpot_ms, row.total_tok_s_per_gpu) for row, _, _, _ in rows])
+            hits += len(measured & frontier([(1e3 / tpot, rate) for _, tpot, rate, _ in rows]))
             points += len(measured)
-            rank = spearman([r.total_tok_s_per_gpu for r, _, _ in rows], [rate for _, _, rate in rows])
-            ranks += [rank] if rank is not None else []
-        result[name] = round(100.0 * hits / points, 1) if points else None
-        result[f"{name}_points"] = points
-    return {"frontier_hit_pct": result}
+            rank = spearman([row.total_tok_s_per_gpu for row, _, _, _ in rows], [rate for _, _, rate, _ in rows])
+            found += [rank] if rank is not None else []
+        hit |= {name: round(100.0 * hits / points, 1) if points else None, f"{name}_points": points}
+        ranks[name] = round(median(found), 4) if found else None
+    return {"frontier_hit_pct": hit, "spearman_median": ranks}
 
 
 def worst(scored: Sequence[Scored], count: int = 20) -> list[dict[str, Any]]:
@@ -197,8 +199,8 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
         "paper": PAPER,
         **groups(own),
         "other_load": score_p3(rows),
-        **pairs(own, anchor_rows),
-        **frontier_hits(own, anchor_rows),
+        **pairs(entries(own, anchor_rows)),
+        **frontier_hits(entries(own, anchor_rows)),
         "rival": None,
         "worst": worst(own),
     }
@@ -211,8 +213,8 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
             "covered_pct": _covered(held),
             "uncovered": _uncovered(held),
             **groups(extra),
-            **pairs([*own, *extra], anchor_rows),
-            **frontier_hits(extra, []),
+            **pairs(entries(extra, anchor_rows)),
+            **frontier_hits(entries(extra, anchor_rows)),
             "worst": worst(extra),
         }
     print(f"{len(own)} targets scored, {len(extra)} extra", file=sys.stderr)
