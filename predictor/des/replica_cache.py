@@ -90,7 +90,7 @@ class ReplicaCache:
         kv_tokens: int,
         block_tokens: int,
         rules: ReuseRules,
-        tier: Callable[[int], TierCache] | None = None,
+        tier: Callable[[int], TierCache | None] | None = None,
     ) -> None:
         if block_tokens < 1 or kv_tokens < block_tokens:
             raise BadInput(f"a pool of {kv_tokens} tokens holds no block of {block_tokens}")

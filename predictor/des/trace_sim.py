@@ -1,59 +1,61 @@
 """A trace through replicas with prefix caches, host tiers and a router (paper A.1).
 
-The replicas are those of :mod:`predictor.des.simulator`; what a trace adds is who sends when
-(:mod:`predictor.des.play`, :mod:`predictor.des.sessions`), what is already cached
-(:mod:`predictor.des.replica_cache`), what has to be loaded first (:mod:`predictor.des.tiers`) and which replica takes a
-request (:mod:`predictor.des.routing`).
+The engine loops are those of :mod:`predictor.des.fleet`; what a trace adds is who sends when
+(:mod:`predictor.des.play`, :mod:`predictor.des.sessions`), what is already cached (:mod:`predictor.des.replica_cache`),
+what has to be loaded first (:mod:`predictor.des.tiers`) and which replica takes a request
+(:mod:`predictor.des.routing`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-import simpy
 
-from predictor.des.clock import Clock, TickPrices
-from predictor.des.hub import ARRIVE, Hub, Replica
+from predictor.des.clock import TickPrices, units_of
+from predictor.des.fleet import HandoffTimes
+from predictor.des.hub import Hub, Replica
 from predictor.des.metrics import FloatArray, HostTimes, Samples, SimulationResult
 from predictor.des.pages import Pool
 from predictor.des.planner import scheduler_for
 from predictor.des.play import OpenPlayer, Player, PlayRules
+from predictor.des.ranks import RankGroup
 from predictor.des.recorder import Recorder
 from predictor.des.replica import RunReplica
-from predictor.des.replica_cache import ReplicaCache, ReuseRules
+from predictor.des.replica_cache import ReplicaCache
 from predictor.des.request import Request
-from predictor.des.routing import Candidate, LeastLoaded, Router
-from predictor.des.rules import SchedulerRules
+from predictor.des.routers import LeastLoaded as LeastLoadedDecoder
+from predictor.des.routing import Candidate, LeastLoaded, RoundRobin, Router
+from predictor.des.rules import RankRouting, SchedulerRules
 from predictor.des.sessions import SlotPlayer, session_trees
 from predictor.des.tiers import TierCache
+from predictor.des.traced import AssignedRanks, Loads, MakeRouter, Reuse, TracedRank, TracedReplica
 from predictor.errors import BadInput
-from predictor.offload import HostTier, exposed_load_ms
 from predictor.step.model import PrefillCurve, StepModel
 from predictor.types import Flag
 from predictor.workload.trace import TraceRequest
 
+__all__ = ["DecodePool", "Loads", "Reuse", "TraceResult", "simulate_trace"]
+
 
 @dataclass(frozen=True, slots=True)
-class Reuse:
-    """Prefix caching of every replica: block size of the trace, the engine's rules, and a host tier per replica.
+class DecodePool:
+    """The decode side of a split deployment; ``kv_tokens`` is the pool of one attention-DP rank."""
 
-    ``answers_return``: the next turn holds the server's own answer, as with real agents. A replay that sends the
-    recorded text (AgentX) never does, and what decode wrote is never found again.
-    """
-
-    block_tokens: int
-    rules: ReuseRules
-    tier: HostTier | None = None
-    answers_return: bool = False
-    layers: int = 1  # a layerwise load exposes at least its first layer
+    step_model: StepModel
+    rules: SchedulerRules
+    kv_tokens: int
+    handoff: HandoffTimes
+    replicas: int = 1
+    ranks: int = 1
+    gpus_per_replica: int = 1
 
 
 class TraceResult:
     """What a trace did on a deployment; latencies and throughputs are those of ``simulation``."""
 
     def __init__(
-        self, simulation: SimulationResult, gpus: int, names: Sequence[str], loads: "Loads", flags: tuple[Flag, ...]
+        self, simulation: SimulationResult, gpus: int, names: Sequence[str], loads: Loads, flags: tuple[Flag, ...]
     ) -> None:
         self.simulation = simulation
         self.gpus = gpus
@@ -86,117 +88,6 @@ class TraceResult:
         return 1000.0 / Samples.of(per_token).percentile(percentile)
 
 
-@dataclass(slots=True)
-class Loads:
-    """Loads from host tiers: how many requests waited for one, and for how many tokens and ms in all."""
-
-    requests: int = 0
-    tokens: int = 0
-    exposed_ms: float = 0.0
-
-
-class TracedReplica:
-    """A replica behind its cache: loads from the tier come first and delay their own request only."""
-
-    def __init__(
-        self,
-        inner: RunReplica,
-        hub: Hub,
-        clock: Clock,
-        prefill: PrefillCurve,
-        cache: ReplicaCache | None,
-        reuse: Reuse | None,
-    ) -> None:
-        self.index = inner.index
-        self.cache = cache
-        self.loads = Loads()
-        self._inner, self._hub, self._clock, self._prefill, self._reuse = inner, hub, clock, prefill, reuse
-        self._loading = 0
-        self._kv_tokens = 0
-        self._prefilling: dict[int, tuple[Request, int]] = {}
-
-    @property
-    def load(self) -> int:
-        """Requests sent here and not finished."""
-        return self._inner.load + self._loading
-
-    @property
-    def kv_tokens(self) -> int:
-        """Prompt tokens of unfinished requests."""
-        return self._kv_tokens
-
-    @property
-    def prefill_tokens(self) -> int:
-        """Uncached prompt tokens of requests that have no first token yet."""
-        self._prefilling = {key: each for key, each in self._prefilling.items() if each[0].first < 0}
-        return sum(tokens for _, tokens in self._prefilling.values())
-
-    def cached_tokens(self, request: TraceRequest) -> int:
-        """Leading prompt tokens it would not have to compute."""
-        return self.cache.cached_tokens(request) if self.cache is not None else 0
-
-    def submit(self, request: Request, now: int) -> None:
-        """Take a request, at once or when its prefix is loaded."""
-        cached = self.cached_tokens(request.payload)
-        self._kv_tokens += request.prompt_tokens
-        self._prefilling[request.id] = (request, request.prompt_tokens - cached)
-        delay = self._load_ticks(request, request.prompt_tokens - cached, now)
-        if not delay:
-            self._inner.submit(request, now)
-            return
-        self._loading += 1
-
-        def loaded(event: simpy.Event) -> None:
-            self._loading -= 1
-            self._inner.submit(request, int(event.env.now))
-            self._hub.ended(self, [])
-
-        self._hub.at(delay, ARRIVE, loaded)
-
-    def wake(self, now: int) -> None:
-        """Plan, or let what came in shorten the run under way."""
-        self._inner.wake(now)
-
-    def release(self, request: Request) -> None:
-        """The KV of a request prefilled here has left."""
-        self._inner.release(request)
-
-    def measure_from(self, now: int) -> None:
-        """The measured time begins."""
-        self._inner.measure_from(now)
-
-    def remember(self, request: TraceRequest) -> None:
-        """Its prompt was served before the simulation began."""
-        if self.cache is not None:
-            self.cache.remember(request)
-
-    def finished(self, request: Request, following: TraceRequest | None) -> None:
-        """A request of this replica ended."""
-        self._kv_tokens -= request.prompt_tokens
-        self._prefilling.pop(request.id, None)
-        if self.cache is not None:
-            returns = self._reuse is not None and self._reuse.answers_return
-            self.cache.finished(request, following if returns else None)
-
-    def _load_ticks(self, request: Request, uncached_tokens: int, now: int) -> int:
-        if self.cache is None or self._reuse is None or self._reuse.tier is None:
-            return 0
-        tier = self._reuse.tier
-        blocks = self.cache.found_below(request)
-        if not blocks:
-            return 0
-        now_ms = self._clock.ms(now)
-        load_ms = self.cache.load(request, now_ms) - now_ms
-        prefill_ms = self._prefill.fixed_ms + self._prefill.chunk_ms(
-            uncached_tokens, request.prompt_tokens - uncached_tokens
-        )
-        exposed_ms = exposed_load_ms(tier.rule, load_ms, prefill_ms, self._reuse.layers)
-        self.loads.requests += 1
-        self.loads.tokens += blocks * self._reuse.block_tokens
-        self.loads.exposed_ms += exposed_ms
-        return self._clock.ticks(exposed_ms)
-
-
 class _Routed:
     """The hub's router in terms of a routing policy."""
 
@@ -206,6 +97,17 @@ class _Routed:
     def pick(self, request: Request, replicas: Sequence[Replica]) -> int:
         """Index of the replica."""
         return self._router.choose(request.payload, cast(Sequence[Candidate], replicas))
+
+
+class _TickHandoff:
+    """The hub's hand-off in ticks."""
+
+    def __init__(self, times: HandoffTimes, prices: TickPrices) -> None:
+        self._times, self._clock = times, prices.clock
+
+    def ticks(self, request: Request) -> int:
+        """From the end of prefill until the decode pool holds the cache."""
+        return self._clock.ticks(self._times.handoff_ms(request.prompt_tokens))
 
 
 def simulate_trace(
@@ -218,80 +120,126 @@ def simulate_trace(
     reuse: Reuse | None = None,
     router: Router | None = None,
     replicas: int = 1,
+    ranks: int = 1,
+    rank_router: MakeRouter | None = None,
     gpus_per_replica: int = 1,
+    decode: DecodePool | None = None,
     host: HostTimes = HostTimes(),
     served_before: Iterable[TraceRequest] = (),
+    progress: Callable[[int], None] | None = None,
 ) -> TraceResult:
-    """Play a trace on ``replicas`` equal replicas of ``kv_tokens`` KV pool each.
+    """Play a trace on equal replicas of ``ranks`` attention-DP ranks with a KV pool of ``kv_tokens`` each.
 
     ``requests`` are read as they are needed. ``reuse`` None, or a trace without block ids: nothing is reused, which is
-    flagged. The router (least-loaded by default) chooses before the hit is known to the scheduler. ``served_before``:
-    what every replica has served when the trace begins, as when one server is measured at several loads.
+    flagged. The router (least-loaded by default) chooses before the hit is known to the scheduler; ``rank_router``
+    makes the one inside each replica (the engine's own by default). With ``decode`` the replicas only prefill, and
+    requests decode on the least loaded replica of that pool. ``served_before``: what every rank has served when the
+    trace begins, as when one server is measured at several loads. ``progress`` is told now and then how many requests
+    have finished.
     """
-    if replicas < 1:
-        raise BadInput(f"replicas {replicas}: at least 1")
-    prices = TickPrices(step_model)
+    for name, value in (("replicas", replicas), ("ranks", ranks)):
+        if value < 1:
+            raise BadInput(f"{name} {value}: at least 1")
+    units = max(units_of(step_model), units_of(decode.step_model) if decode is not None else 0)
+    prices = TickPrices(step_model, units)
     player: Player
     if play.slots is None:
         player = OpenPlayer(requests, play, prices.clock)
     else:
         player = SlotPlayer(session_trees(requests), play, prices.clock)
-    recorder = Recorder(prices.clock, player.warm_requests)
-    hub = Hub(player, _Routed(router or LeastLoaded()), recorder)
+    recorder = Recorder(prices.clock, player.warm_requests, progress)
+    handoff = _TickHandoff(decode.handoff, prices) if decode is not None else None
+    hub = Hub(player, _Routed(router or LeastLoaded()), recorder, LeastLoadedDecoder(), handoff)
     player.attach(hub)
-    made = [_replica(hub, index, rules, kv_tokens, prices, step_model, reuse, host) for index in range(replicas)]
+    make_router = rank_router or _engine_rank_router(rules)
+    pool = _Pool(hub, rules, kv_tokens, prices, step_model.prefill, reuse, host, decode is not None)
+    made = [pool.replica(index, ranks, make_router()) for index in range(replicas)]
     hub.replicas.extend(made)
+    gpus = replicas * gpus_per_replica
+    if decode is not None:
+        hub.decoders.extend(_decoders(hub, decode, TickPrices(decode.step_model, units), replicas))
+        gpus += decode.replicas * decode.gpus_per_replica
     for request in served_before:
         for replica in made:
             replica.remember(request)
     player.ended = lambda request, following: made[request.replica].finished(request, following)
     hub.run()
-    return TraceResult(
-        recorder.result(host, "runs"), replicas * gpus_per_replica, player.names, _total(made), _flags(reuse, player)
-    )
+    loads = sum((replica.loads for replica in made), Loads())
+    return TraceResult(recorder.result(host, "timed_runs"), gpus, player.names, loads, _flags(reuse, player))
 
 
-def _replica(
-    hub: Hub,
-    index: int,
-    rules: SchedulerRules,
-    kv_tokens: int,
-    prices: TickPrices,
-    step_model: StepModel,
-    reuse: Reuse | None,
-    host: HostTimes,
-) -> TracedReplica:
-    cache = None
-    if reuse is not None:
-        tier = reuse.tier
-
-        def tier_for(hbm_blocks: int) -> TierCache:
-            assert tier is not None
-            return TierCache(tier, reuse.block_tokens, hbm_blocks)
-
-        cache = ReplicaCache(kv_tokens, reuse.block_tokens, reuse.rules, tier_for if tier is not None else None)
-    scheduler = scheduler_for(
-        rules,
-        Pool(kv_tokens // rules.block_tokens),
-        grow=prices.grow,
-        unit=prices.context_units,
-        prefix_cache=cache,
-        poll_interval_steps=host.poll_interval_steps,
-    )
-    if cache is not None:
-        pages = scheduler.pages
-        cache.attach(lambda: (pages.pool.total - pages.available()) * rules.block_tokens)
-    stall = prices.clock.ticks(host.first_wave_stall_ms)
-    inner = RunReplica(hub, index, scheduler, prices, None, stall)
-    return TracedReplica(inner, hub, prices.clock, step_model.prefill, cache, reuse)
+def _engine_rank_router(rules: SchedulerRules) -> MakeRouter:
+    return RoundRobin if rules.rank_routing is RankRouting.ROUND_ROBIN else LeastLoaded
 
 
-def _total(replicas: Sequence[TracedReplica]) -> Loads:
-    return Loads(
-        sum(replica.loads.requests for replica in replicas),
-        sum(replica.loads.tokens for replica in replicas),
-        sum(replica.loads.exposed_ms for replica in replicas),
-    )
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """Makes the replicas that hold prefix caches."""
+
+    hub: Hub
+    rules: SchedulerRules
+    kv_tokens: int
+    prices: TickPrices
+    prefill: PrefillCurve
+    reuse: Reuse | None
+    host: HostTimes
+    split: bool
+
+    def replica(self, index: int, ranks: int, rank_router: Router) -> TracedReplica:
+        """One replica."""
+        made = [self._rank() for _ in range(ranks)]
+        schedulers = [rank.scheduler for rank in made]
+        group = schedulers[0] if ranks == 1 else AssignedRanks(schedulers, self.prices, self.rules.rank_routing)
+        stall = self.prices.clock.ticks(self.host.first_wave_stall_ms)
+        inner = RunReplica(self.hub, index, group, self.prices, None, stall)
+        return TracedReplica(inner, made, rank_router, self.hub, self.prices.clock, self.split)
+
+    def _rank(self) -> TracedRank:
+        cache = self._cache()
+        rules = self.rules
+        scheduler = scheduler_for(
+            rules,
+            Pool(self.kv_tokens // rules.block_tokens),
+            grow=self.prices.grow,
+            unit=self.prices.context_units,
+            prefix_cache=cache,
+            poll_interval_steps=self.host.poll_interval_steps,
+            prefill_only=self.split,
+        )
+        if cache is not None:
+            pages = scheduler.pages
+            cache.attach(lambda: (pages.pool.total - pages.available()) * rules.block_tokens)
+        return TracedRank(scheduler, cache, self.prefill, self.reuse)
+
+    def _cache(self) -> ReplicaCache | None:
+        reuse = self.reuse
+        if reuse is None:
+            return None
+        tier, block_tokens = reuse.tier, reuse.block_tokens
+
+        def tier_cache(hbm_blocks: int) -> TierCache | None:
+            return TierCache(tier, block_tokens, hbm_blocks) if tier is not None else None
+
+        return ReplicaCache(self.kv_tokens, block_tokens, reuse.rules, tier_cache)
+
+
+def _decoders(hub: Hub, decode: DecodePool, prices: TickPrices, first: int) -> list[RunReplica]:
+    """Replicas of the decode pool; their indices go on counting behind the prefill pool's."""
+    rules = decode.rules
+    made = []
+    for index in range(first, first + decode.replicas):
+        schedulers = [
+            scheduler_for(
+                rules,
+                Pool(decode.kv_tokens // rules.block_tokens),
+                grow=prices.grow,
+                unit=prices.context_units,
+            )
+            for _ in range(decode.ranks)
+        ]
+        group = schedulers[0] if decode.ranks == 1 else RankGroup(schedulers, prices, rules.rank_routing)
+        made.append(RunReplica(hub, index, group, prices))
+    return made
 
 
 def _flags(reuse: Reuse | None, player: Player) -> tuple[Flag, ...]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from evals.corpus import CorpusAbsent, data_dir
 from predictor.des.export import COLUMNS, write_csv, write_parquet
+from predictor.des.fleet import HandoffTimes
 from predictor.des.metrics import HostTimes
 from predictor.des.play import PlayRules, agentx_rules
 from predictor.des.prefix_cache import PrefixCache
@@ -23,7 +24,7 @@ from predictor.des.routing import Candidate, RoundRobin, StickySession
 from predictor.des.rules import SchedulerRules
 from predictor.des.sessions import session_trees
 from predictor.des.tiers import offload_rule
-from predictor.des.trace_sim import Reuse, TraceResult, simulate_trace
+from predictor.des.trace_sim import DecodePool, Reuse, TraceResult, simulate_trace
 from predictor.errors import BadFile, BadInput, DoesNotFit
 from predictor.offload import HostTier
 from predictor.step.model import PrefillCurve, TableStepModel
@@ -331,6 +332,44 @@ def test_routing_decides_what_is_found() -> None:
     sticky = play(requests, PlayRules(slots=3), replicas=2, router=StickySession(RoundRobin()))
     assert sticky.simulation.hit_rate > spread.simulation.hit_rate
     assert set(spread.hit_rates()) == {0, 1}
+
+
+def test_each_attention_dp_rank_has_its_own_cache() -> None:
+    requests = read(*(row for name in "abcdef" for row in session(name, 6)))
+    spread = play(requests, PlayRules(slots=3), ranks=2, rank_router=RoundRobin)
+    sticky = play(requests, PlayRules(slots=3), ranks=2, rank_router=lambda: StickySession(RoundRobin()))
+    whole = play(requests, PlayRules(slots=3))
+    assert spread.simulation.hit_rate < sticky.simulation.hit_rate == whole.simulation.hit_rate
+    assert spread.simulation.completed == 36
+    check_dependencies(requests, table(sticky))
+
+
+def test_loads_queue_on_the_link_of_their_rank() -> None:
+    context = {"input_length": BLOCK * 40 + 1, "output_length": 2}
+    rows = [context | {"timestamp": 3000 * n, "hash_ids": [*range(100 * n, 100 * n + 40)]} for n in range(4)]
+    rows += [context | {"timestamp": 20_000, "hash_ids": rows[n]["hash_ids"]} for n in (0, 1)]
+    reuse = Reuse(BLOCK, REUSE.rules, tier(400))
+    waits = {}
+    for ranks in (1, 2):
+        result = play(read(*rows), kv_tokens=BLOCK * 45, reuse=reuse, ranks=ranks, rank_router=RoundRobin)
+        assert result.loads.requests == 2
+        waits[ranks] = result.loads.exposed_ms / result.loads.tokens
+    # together on one link the second load waits for the first: 1 + 2 loads in all, on two links 1 + 1
+    assert waits[1] / waits[2] == pytest.approx(1.5, rel=0.05)
+
+
+def test_a_split_deployment_decodes_elsewhere() -> None:
+    requests = read(*session("a", 4), *session("b", 4))
+    handoff = HandoffTimes(floor_ms=7.0, bandwidth_bytes_per_ms=1e9, kv_bytes_per_token=0.0)
+    pool = DecodePool(STEP, RULES, POOL_TOKENS, handoff, replicas=2, ranks=2, gpus_per_replica=4)
+    split = play(requests, PlayRules(slots=2), decode=pool, replicas=2, router=StickySession(RoundRobin()))
+    together = play(requests, PlayRules(slots=2), replicas=2, router=StickySession(RoundRobin()))
+    assert split.gpus == 2 + 8
+    assert split.simulation.completed == 8
+    assert split.simulation.hit_rate == together.simulation.hit_rate > 0.5  # found where the prompt was prefilled
+    assert set(split.hit_rates()) == {0, 1}
+    assert split.simulation.ttft_ms.p50 > together.simulation.ttft_ms.p50 + 6.0
+    check_dependencies(requests, table(split))
 
 
 def test_reuse_that_was_not_simulated_is_flagged() -> None:
