@@ -2,17 +2,19 @@
 
 from typing import Any
 
-from levers.context import SearchContext
+from predictor.cards import EngineProfile, ModelCard, Platform
 from predictor.errors import InferaSimError
 from predictor.types import Deployment, Workload
 
 
-def launch_json(deployment: Deployment, workload: Workload, context: SearchContext) -> dict[str, Any]:
+def launch_json(
+    deployment: Deployment, workload: Workload, card: ModelCard, platform: Platform, profile: EngineProfile
+) -> dict[str, Any]:
     """``commands`` to paste, one a process; the ``benchmark`` that checks the prediction; ``notes`` on both."""
     from agent.launch import Options, benchmark_line, launch_lines, launch_plan
 
     try:
-        plan = launch_plan(deployment, context.card, context.platform, context.engine, Options(workload))
+        plan = launch_plan(deployment, card, platform, profile, Options(workload))
     except InferaSimError as refusal:
         return {"commands": [], "benchmark": None, "notes": [str(refusal)]}
     return {

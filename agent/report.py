@@ -119,3 +119,35 @@ def _score(trial: Mapping[str, Any]) -> str:
 
 def _figure(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def show_reduction(answer: Mapping[str, Any]) -> None:
+    """What to measure for a target, what the run leaves out, and what brings it back."""
+    run = answer["run"]
+    if answer["serving_anchor"]:
+        note(f"anchor {answer['serving_anchor']} already covers this target: nothing needs measuring")
+    facts(
+        "Measure",
+        [
+            (
+                "run",
+                f"{run['model']} on {run['gpus']} {run['gpu']}, {run['engine']} {run['engine_version']}, "
+                f"{run['layout']}",
+            ),
+            ("decode sweeps at prompts of", " and ".join(map(str, run["decode_prompt_tokens"]))),
+            ("batches", " ".join(map(str, run["decode_batches"]))),
+            ("prefill lengths", " ".join(map(str, run["prefill_tokens"]))),
+            ("GPU-minutes, about", run["gpu_minutes"]),
+            ("nearest anchor on hand", answer["nearest_anchor"] or "none"),
+        ],
+    )
+    if run["launch"]:
+        facts("Launch", [("", command) for command in run["launch"]])
+    if answer["removed"]:
+        table(
+            "Left out of the run, and what restores it",
+            ["what", "target", "run", "restored by", "source"],
+            [[part[key] for key in ("what", "target", "run", "restored_by", "source")] for part in answer["removed"]],
+        )
+    for text in (*answer["nearest_flags"], *run["notes"]):
+        note(f"note: {text}")

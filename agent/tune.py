@@ -64,7 +64,7 @@ def best_json(trial: Trial, request: TuningRequest, context: SearchContext) -> d
     assert prediction is not None, "a legal trial was priced"
     assert deployment is not None
     assert workload is not None
-    launch = launch_json(deployment, workload, context)
+    launch = launch_json(deployment, workload, context.card, context.platform, context.engine)
     return {
         "index": trial.index,
         "levers": dict(trial.levers),
