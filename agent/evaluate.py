@@ -89,12 +89,19 @@ class Evaluator:
         if known is not None:
             return known
         try:
-            found: Prediction | InferaSimError = predict(deployment, workload, self.catalogue, mode=self.mode)
+            found: Prediction | InferaSimError = predict(
+                deployment, workload, self.catalogue, mode=self.mode, method=self._method(deployment)
+            )
         except InferaSimError as error:
             found = error
         if self.memo is not None:
             self.memo[deployment, workload] = found
         return found
+
+    def _method(self, deployment: Deployment) -> str:
+        """Split pools are simulated where a bound asks for a percentile, which the closed form does not know."""
+        percentile = any(slo.metric.endswith(("_p50", "_p90", "_p99")) for slo in self.slos)
+        return "des" if percentile and deployment.prefill is not None else "auto"
 
     def _fusions(self, deployment: Deployment, prediction: Prediction) -> tuple[FusionOpportunity, ...]:
         return opportunities(

@@ -9,13 +9,14 @@ from predictor import analytic
 from predictor.analytic_split import SplitPools, split_loop
 from predictor.cards import EngineProfile
 from predictor.des.metrics import HostTimes, SimulationResult
+from predictor.des.rules import SchedulerRules
 from predictor.des.schedulers import scheduler_rules
 from predictor.des.schedulers.base import Replica
 from predictor.des.simulator import simulate
 from predictor.engines import Settings
 from predictor.errors import BadInput
 from predictor.step.build import PricedStep
-from predictor.types import Arrival, Deployment, Distribution, MemoryBreakdown, SchedulerSettings, Workload
+from predictor.types import Arrival, Deployment, Distribution, Layout, MemoryBreakdown, SchedulerSettings, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Served:
 
 
 def covers(deployment: Deployment) -> bool:
-    """Whether the simulator runs this kind of deployment; pipelines and split pools are in closed form."""
+    """Whether one scheduler stands for the whole deployment, so that simulating it is cheap."""
     return deployment.layout.pp == 1 and deployment.prefill is None
 
 
@@ -45,7 +46,7 @@ def closed_form(
         raise BadInput(f"arrival {workload.arrival}: the closed form covers closed loops only; simulate open arrivals")
     layout = deployment.layout
     if split is not None:
-        loop = split_loop(step.model, workload, workload.concurrency, replace(split, max_running=cap))
+        loop = split_loop(step.model, workload, workload.concurrency, split)
         requests_per_s, running = loop.requests_per_s, loop.running
     else:
         ranks = layout.attn_dp * deployment.replicas
@@ -88,24 +89,9 @@ def simulated(
     closed = workload.arrival is Arrival.CLOSED
     most = max(1, min(settings.max_running, cap // ranks))
     rate = None if workload.request_rate_per_s is None else workload.request_rate_per_s / schedulers
-    # Engines whose flags count all ranks get them counted so; the rules divide again.
-    counted = 1 if profile.caps_per_rank else ranks
-    wanted = SchedulerSettings(
-        # A cap above the clients of a closed loop never binds; equal rules share one schedule.
-        max_running=(min(most, clients) if closed else most) * counted,
-        token_budget=settings.token_budget,
-        chunk_size=settings.chunk_size * counted,
-        block_size=settings.block_size,
-        mixed_steps=settings.mixed_steps if settings.mixed_steps != profile.mixed_steps else None,
-        queue_policy=deployment.scheduler.queue_policy,
-    )
-    depth = deployment.speculation.depth if deployment.speculation.active else 0
-    rules = scheduler_rules(
-        profile.name,
-        deployment.engine_version,
-        wanted,
-        Replica(draft_tokens=depth, attn_dp=ranks, chunked_prefill=settings.chunked_prefill),
-    )
+    # A cap above the clients of a closed loop never binds; equal rules share one schedule.
+    rules = pool_rules(deployment, profile, settings, min(most, clients) if closed else most, deployment.layout)
+    depth = draft_depth(deployment)
     host = HostTimes(step.host_ms, 0.0, profile.poll_interval_steps, profile.first_wave_stall_ms)
     result = simulate(
         step.model,
@@ -130,6 +116,30 @@ def simulated(
         running=running * scale,
         extras=simulated_extras(result, step, workload, bare_step),
     )
+
+
+def draft_depth(deployment: Deployment) -> int:
+    """Draft tokens a decode row carries."""
+    return deployment.speculation.depth if deployment.speculation.active else 0
+
+
+def pool_rules(
+    deployment: Deployment, profile: EngineProfile, settings: Settings, max_running: int, layout: Layout
+) -> SchedulerRules:
+    """Rules of one rank of a pool; engines whose flags count all ranks get them counted so and divide again."""
+    counted = 1 if profile.caps_per_rank else layout.attn_dp
+    wanted = SchedulerSettings(
+        max_running=max_running * counted,
+        token_budget=settings.token_budget,
+        chunk_size=settings.chunk_size * counted,
+        block_size=settings.block_size,
+        mixed_steps=settings.mixed_steps if settings.mixed_steps != profile.mixed_steps else None,
+        queue_policy=deployment.scheduler.queue_policy,
+    )
+    replica = Replica(
+        draft_tokens=draft_depth(deployment), attn_dp=layout.attn_dp, chunked_prefill=settings.chunked_prefill
+    )
+    return scheduler_rules(profile.name, deployment.engine_version, wanted, replica)
 
 
 def pool_blocks(

@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from predictor import analytic
-from predictor.analytic_split import SplitPools
 from predictor.anchors.schema import Anchor
 from predictor.anchors.select import Selection, assess, select_anchor
 from predictor.cards import EngineProfile, ModelCard, Platform
 from predictor.cost import usd_per_mtok
-from predictor.disagg import handoff_backend, handoff_ms, split_host_time
 from predictor.engines import Settings, effective_settings
 from predictor.errors import AnchorRefused, BadInput, DoesNotFit
 from predictor.load import Served, closed_form, covers, simulated
+from predictor.load_split import prefill_side, simulated_split, split_pools
 from predictor.memory import max_concurrency, memory
 from predictor.step.build import PricedStep, anchored_step
 from predictor.structure import check_deployment, check_workload
@@ -57,7 +56,8 @@ def predict(
 
     ``mode`` None takes an anchor when one applies and kernel models otherwise; ``Mode.ANCHORED`` refuses to fall back;
     ``anchor`` forces that one. ``method`` is ``des`` (the simulator: distributions), ``analytic`` (the closed form:
-    means) or ``auto``: the simulator wherever it covers the deployment. Raises BadInput, AnchorRefused or DoesNotFit.
+    means) or ``auto``: the simulator where one scheduler stands for the deployment, the closed form for pipelines and
+    split pools. Raises BadInput, AnchorRefused or DoesNotFit.
     """
     check_workload(workload, catalogue.card)
     if method not in METHODS:
@@ -81,42 +81,23 @@ def predict(
     if load > cap and workload.arrival is Arrival.CLOSED:
         limit = "the KV pool" if capacity < running_cap else "the running cap"
         flags = (*flags, Flag("queued", f"{load:.0f} clients a replica, {cap} run at once ({limit})"))
+    profile = catalogue.profile
+    side = prefill_side(deployment, catalogue.card, catalogue.platform, profile)
+    open_arrivals = workload.arrival is not Arrival.CLOSED
     if method != "analytic" and covers(deployment):
-        served = simulated(deployment, workload, catalogue.profile, settings, breakdown, cap, step)
+        served = simulated(deployment, workload, profile, settings, breakdown, cap, step)
+    elif side is not None and (method == "des" or open_arrivals):
+        served = simulated_split(deployment, workload, profile, settings, breakdown, cap, step, side)
     elif method == "des":
-        raise BadInput("method des: pipelines and split pools are priced in closed form only")
+        raise BadInput("method des: pipelines are priced in closed form only; use method auto or analytic")
     else:
-        split = split_pools(deployment, workload, catalogue, step)
-        served = closed_form(deployment, workload, settings, cap, step, split)
+        pools = None if side is None else split_pools(deployment, workload, side, cap, step)
+        served = closed_form(deployment, workload, settings, cap, step, pools)
     prediction = _assemble(deployment, workload, breakdown, capacity, step, served, selection, flags)
     price = catalogue.platform.price_usd_per_gpu_h
     if price is not None:
         prediction.extras["usd_per_mtok"] = usd_per_mtok(price, prediction.output_tok_s_per_gpu)
     return prediction
-
-
-def split_pools(
-    deployment: Deployment, workload: Workload, catalogue: Catalogue, step: PricedStep
-) -> SplitPools | None:
-    """The two pools of a disaggregated deployment, None for a colocated one. Raises DoesNotFit for the prefill pool."""
-    pool = deployment.prefill
-    if pool is None:
-        return None
-    card, platform = catalogue.card, catalogue.platform
-    settings = effective_settings(catalogue.profile, deployment.engine_version, platform, card, deployment, "prefill")
-    held = memory(card, platform, deployment, settings, pool="prefill")
-    host = split_host_time(step.host_ms)
-    backend = handoff_backend(platform, pool.handoff)
-    return SplitPools(
-        prefill_replicas=pool.replicas,
-        decode_replicas=deployment.replicas,
-        decode_ranks=deployment.layout.attn_dp,
-        max_running=1.0,  # set by whoever knows the decode pool's cap
-        prefill_tokens_per_step=settings.chunk_size * pool.layout.attn_dp,
-        handoff_ms=handoff_ms(backend, held.kv_bytes_per_token * workload.isl_tokens, card.layers),
-        serial_host_ms=host.serial_ms,
-        latency_host_ms=host.latency_ms,
-    )
 
 
 def _step(

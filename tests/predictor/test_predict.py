@@ -123,6 +123,16 @@ def test_a_split_counts_both_pools_and_never_stalls_decode() -> None:
     assert split.extras["mixed_step_frac"] == 0.0
 
 
+def test_a_simulated_split_agrees_with_its_closed_form_and_has_percentiles() -> None:
+    workload = Workload(2048, 512, 32, length_range_frac=0.8)
+    closed, simulated = (predict(SPLIT, workload, LLAMA, method=method) for method in ("analytic", "des"))
+    assert simulated.tpot_ms.mean == pytest.approx(closed.tpot_ms.mean, rel=0.05)
+    assert simulated.output_tok_s == pytest.approx(closed.output_tok_s, rel=0.08)
+    assert simulated.ttft_ms.p99 is not None
+    assert simulated.ttft_ms.p50 is not None
+    assert simulated.ttft_ms.p99 >= simulated.ttft_ms.p50
+
+
 def test_a_starved_split_is_bound_by_its_prefill_pool() -> None:
     """Long prompts and short answers: twice the prefill pool, twice the rate."""
     workload = Workload(8192, 16, 64)

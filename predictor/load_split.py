@@ -1,0 +1,124 @@
+"""A workload on a disaggregated deployment: both pools in closed form, or simulated request by request."""
+
+from dataclasses import dataclass, replace
+
+from predictor.analytic_split import SplitPools
+from predictor.cards import EngineProfile, Handoff, ModelCard, Platform
+from predictor.des.fleet import HandoffTimes, ReplicaSpec, simulate_fleet
+from predictor.des.metrics import HostTimes
+from predictor.disagg import handoff_backend, handoff_ms, split_host_time
+from predictor.engines import Settings, effective_settings
+from predictor.load import Served, pool_blocks, pool_rules, simulated_extras
+from predictor.memory import max_concurrency, memory
+from predictor.step.build import PricedStep
+from predictor.types import Deployment, MemoryBreakdown, PrefillPool, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillSide:
+    """The prefill pool, resolved."""
+
+    pool: PrefillPool
+    settings: Settings
+    memory: MemoryBreakdown
+    handoff: Handoff
+    layers: int
+
+
+def prefill_side(
+    deployment: Deployment, card: ModelCard, platform: Platform, profile: EngineProfile
+) -> PrefillSide | None:
+    """Settings, memory and hand-off of the prefill pool, None for a colocated deployment.
+
+    Raises DoesNotFit where the pool does not hold the model, UnknownName for a hand-off the platform lacks.
+    """
+    pool = deployment.prefill
+    if pool is None:
+        return None
+    settings = effective_settings(profile, deployment.engine_version, platform, card, deployment, "prefill")
+    held = memory(card, platform, deployment, settings, pool="prefill")
+    return PrefillSide(pool, settings, held, handoff_backend(platform, pool.handoff), card.layers)
+
+
+def split_pools(
+    deployment: Deployment, workload: Workload, side: PrefillSide, cap: int, step: PricedStep
+) -> SplitPools:
+    """The two pools as the closed form takes them; ``cap`` bounds a decode replica's running requests."""
+    host = split_host_time(step.host_ms)
+    kv_bytes = side.memory.kv_bytes_per_token * workload.isl_tokens
+    return SplitPools(
+        prefill_replicas=side.pool.replicas,
+        decode_replicas=deployment.replicas,
+        decode_ranks=deployment.layout.attn_dp,
+        max_running=cap,
+        prefill_tokens_per_step=side.settings.chunk_size * side.pool.layout.attn_dp,
+        handoff_ms=handoff_ms(side.handoff, kv_bytes, side.layers),
+        serial_host_ms=host.serial_ms,
+        latency_host_ms=host.latency_ms,
+    )
+
+
+def simulated_split(
+    deployment: Deployment,
+    workload: Workload,
+    profile: EngineProfile,
+    settings: Settings,
+    held: MemoryBreakdown,
+    cap: int,
+    step: PricedStep,
+    side: PrefillSide,
+) -> Served:
+    """Both pools with all their replicas behind least-loaded routers; nothing is scaled afterwards."""
+    decode_ranks, prefill_ranks = deployment.layout.attn_dp, side.pool.layout.attn_dp
+    most = max(1, min(settings.max_running, cap // decode_ranks))
+    decode_rules = pool_rules(deployment, profile, settings, most, deployment.layout)
+    prefill_rules = pool_rules(deployment, profile, side.settings, side.settings.max_running, side.pool.layout)
+    depth = decode_rules.draft_tokens
+    prompts_held = max(1, max_concurrency(side.memory, workload.isl_tokens + 1, side.pool.layout) // prefill_ranks)
+    decode = ReplicaSpec(
+        step.model,
+        decode_rules,
+        pool_blocks(held, workload, most, decode_rules.block_tokens, None, depth),
+        deployment.replicas,
+        decode_ranks,
+    )
+    prefill = ReplicaSpec(
+        step.model,
+        prefill_rules,
+        pool_blocks(side.memory, workload, prompts_held, prefill_rules.block_tokens, None, depth),
+        side.pool.replicas,
+        prefill_ranks,
+    )
+    times = HandoffTimes(
+        side.handoff.floor_us / 1000.0,
+        side.handoff.bandwidth_gb_s * 1e6,
+        side.memory.kv_bytes_per_token,
+        side.layers,
+        side.handoff.layer_streamed,
+    )
+    host = split_host_time(step.host_ms)
+    result = simulate_fleet(
+        decode,
+        replace(workload, concurrency=workload.concurrency),
+        prefill=prefill,
+        handoff=times,
+        prefill_host_ms=host.serial_ms,
+        host=HostTimes(host.latency_ms, 0.0, profile.poll_interval_steps, profile.first_wave_stall_ms),
+        seed=workload.seed,
+    )
+    # Requests in decode over the run, by Little's law on the time after the first token.
+    decoding = result.completed / result.duration_ms * (result.e2e_ms.mean - result.ttft_ms.mean)
+    batch = max(1, round(decoding / deployment.replicas / decode_ranks))
+    context = batch * (workload.isl_tokens + workload.osl_tokens / 2.0)
+    bare_step = step.model.decode_line(batch, context).at(context)
+    extras = simulated_extras(result, step, workload, bare_step)
+    return Served(
+        method="des",
+        ttft_ms=result.ttft_ms.distribution(),
+        tpot_ms=result.tpot_ms.distribution(),
+        itl_ms=result.itl_ms.distribution(),
+        e2e_ms=result.e2e_ms.distribution(),
+        requests_per_s=result.completed / result.duration_ms * 1000.0,
+        running=decoding,
+        extras={**extras, "mixed_step_ms": bare_step, "mixed_step_frac": 0.0},  # no prefill step meets a decode
+    )
