@@ -2,20 +2,42 @@
 
 from collections.abc import Iterable, Iterator
 
-from predictor.des.clock import Clock
+from predictor.des.clock import CONTEXT_FRACTION, Clock
 from predictor.des.hub import Sent
 from predictor.des.request import Request
+from predictor.des.rules import SchedulerRules
+from predictor.errors import BadInput
 from predictor.step.model import StepModel
 from predictor.types import Arrival, StartMode, Workload
+from predictor.workload.acceptance import verify_steps
 from predictor.workload.synthetic import arrival_gaps_ms, generators, lengths, request_count
 
 
-def new_requests(workload: Workload, seed: int) -> Iterator[Request]:
-    """The workload's requests in the order in which they will be sent."""
-    drawn = lengths(workload, generators(workload, seed)[0])
+def new_requests(workload: Workload, seed: int, acceptance: tuple[float, ...] = ()) -> Iterator[Request]:
+    """The workload's requests in the order in which they will be sent.
+
+    With ``acceptance`` (rates of the drafted tokens) each one draws how many verify steps its answer takes, and grows
+    evenly over them; without, every step commits the step model's mean.
+    """
+    drawn = lengths(workload, generators(workload, seed).lengths)
+    steps = verify_steps(acceptance, generators(workload, seed).acceptance) if acceptance else None
+    if steps is not None:
+        next(steps)
     for number in range(request_count(workload)):
         prompt, output = next(drawn)
-        yield Request(number, prompt, output)
+        request = Request(number, prompt, output)
+        if steps is not None and output > 1:
+            request.grow = -(-(output - 1) * CONTEXT_FRACTION // steps.send(output - 1))
+        yield request
+
+
+def check_acceptance(acceptance: tuple[float, ...], model: StepModel, rules: SchedulerRules) -> None:
+    """Drawn acceptance needs a step model that speculates and rules that carry the drafted tokens."""
+    if acceptance and (model.tokens_per_step == 1.0 or rules.draft_tokens < len(acceptance)):
+        raise BadInput(
+            f"acceptance of {len(acceptance)} drafted tokens: the step model commits {model.tokens_per_step} tokens a "
+            f"step, and the scheduler carries {rules.draft_tokens} drafted ones a row"
+        )
 
 
 def stagger_ms(model: StepModel, workload: Workload) -> float:
@@ -74,12 +96,14 @@ class OpenArrivals:
         return ()
 
 
-def source_for(workload: Workload, model: StepModel, clock: Clock, seed: int) -> ClosedLoop | OpenArrivals:
+def source_for(
+    workload: Workload, model: StepModel, clock: Clock, seed: int, acceptance: tuple[float, ...] = ()
+) -> ClosedLoop | OpenArrivals:
     """The traffic a workload describes."""
-    requests = new_requests(workload, seed)
+    requests = new_requests(workload, seed, acceptance)
     if workload.arrival is Arrival.CLOSED:
         staggered = workload.start is StartMode.STAGGERED
         ticks = clock.ticks
         stagger = ticks(stagger_ms(model, workload)) if staggered else 0
         return ClosedLoop(requests, workload.concurrency, ticks(workload.think_time_ms), stagger)
-    return OpenArrivals(requests, arrival_gaps_ms(workload, generators(workload, seed)[1]), clock)
+    return OpenArrivals(requests, arrival_gaps_ms(workload, generators(workload, seed).arrivals), clock)

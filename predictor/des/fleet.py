@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from predictor.des.clients import source_for
+from predictor.des.clients import check_acceptance, source_for
 from predictor.des.clock import Clock, TickPrices, units_of
 from predictor.des.hub import Hub, Replica, Router, Source
 from predictor.des.metrics import HostTimes, SimulationResult
@@ -122,6 +122,7 @@ def simulate_fleet(
     engine: str = "timed_runs",
     host: HostTimes = HostTimes(),
     seed: int = 0,
+    acceptance: tuple[float, ...] = (),
     progress: Callable[[int], None] | None = None,
 ) -> SimulationResult:
     """Simulate replicas, with ``prefill`` as a split deployment.
@@ -129,7 +130,8 @@ def simulate_fleet(
     Traffic is a synthetic ``workload``, or a ``source`` made for the simulation's clock. In a split, ``decode`` is the
     decode pool: a request is prefilled in the other one, its KV handed over, and its first token stamped when a decode
     replica admits it. ``prefill_host_ms`` is host time a prompt that is serial on its prefill step.
-    ``progress`` is told now and then how many requests have finished.
+    ``acceptance``: see :func:`predictor.des.simulator.simulate`. ``progress`` is told now and then how many requests
+    have finished.
     """
     kind = TimeEngine(engine)
     if (workload is None) == (source is None):
@@ -138,6 +140,7 @@ def simulate_fleet(
         raise BadInput("a split deployment needs both a prefill pool and a hand-off")
     if workload is not None and workload.arrival is Arrival.TRACE:
         raise BadInput("workload.arrival is 'trace': give the trace's requests as a source")
+    check_acceptance(acceptance, decode.step_model, decode.rules)
     pools = [decode] if prefill is None else [_with_serial_host(prefill, prefill_host_ms), decode]
     units = max(units_of(spec.step_model) for spec in pools)
     prices = [TickPrices(_priced_model(spec), units) for spec in pools]
@@ -145,7 +148,7 @@ def simulate_fleet(
     warm = warm_requests(workload) if workload is not None else 0
     traffic = source(clock) if source is not None else None
     if traffic is None and workload is not None:
-        traffic = source_for(workload, pools[0].step_model, clock, seed)
+        traffic = source_for(workload, pools[0].step_model, clock, seed, acceptance)
     if traffic is None:
         raise BadInput("no traffic")
     recorder = (StepRecorder if kind is TimeEngine.STEPWISE else Recorder)(clock, warm, progress)

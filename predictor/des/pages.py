@@ -225,7 +225,8 @@ class DraftingPages:
         self._counted = 0  # step of the last count
         self._step = 0
         self._decoders: dict[int, Request] = {}
-        self._grow, self._unit, self._draft = grow, unit, draft_tokens
+        self._unit, self._draft = unit, draft_tokens
+        self._grow = max(grow, (1 + draft_tokens) * unit)  # the most a request can grow in a step
 
     def _most_grown(self, steps: int) -> int:
         """Blocks a decoder can have taken at most in so many steps."""
@@ -296,7 +297,7 @@ class DraftingPages:
         """Blocks of a decoder after so many of its own steps: its context of the last one and the drafted slots."""
         if steps <= 0:
             return -(-request.tokens // self.block)
-        context = (request.context + (steps - 1) * self._grow) // self._unit
+        context = (request.context + (steps - 1) * request.grow) // self._unit
         return -(-(context + self._draft) // self.block)
 
     def held(self, request: Request, step: int) -> int:

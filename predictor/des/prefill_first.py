@@ -226,7 +226,7 @@ class PrefillFirstScheduler(RunScheduler):
 
     def _known(self, request: Request) -> int:
         """Tokens a decoder's sequence has by now."""
-        return (request.context + (self._step - request.start_step) * self._grow) // self._unit
+        return (request.context + (self._step - request.start_step) * request.grow) // self._unit
 
     def _left_of(self, request: Request) -> int:
         return max(0, request.left - (self._known(request) - request.tokens - 1))

@@ -22,6 +22,7 @@ class Request:
         "finished",
         "first",
         "gap_from",
+        "grow",
         "held",
         "id",
         "kv_ready",
@@ -62,6 +63,7 @@ class Request:
         self.gap_from = -1  # stamp of the last token before a preemption
         self.cached_tokens = 0  # prefix found at the first admission
         self.preemptions = 0
+        self.grow = 0  # context units a decode step adds to it; 0: what the step model commits on average
         self.replica = 0
         self.rank = 0
         self.kv_ready = False  # its KV arrives by a hand-off: it joins decode without a prefill step

@@ -61,6 +61,7 @@ class RunScheduler:
         self._watermark = int(rules.watermark_frac * pool.total)
         self._step = 0  # decode steps done
         self._context = 0  # context units the next decode step reads
+        self._growing = 0  # context units a decode step adds
         self._ends: list[tuple[int, int, Request]] = []  # (decode step at which it ends, admission number, request)
         self._partials: list[Request] = []
         self._starting: list[Request] = []  # prompts that end in the planned step
@@ -89,7 +90,7 @@ class RunScheduler:
         rules, total = self.rules, self.pages.pool.total
         last = whole - 1 + rules.overlap_depth
         if self._grow != self._unit or rules.draft_tokens:
-            last += self._grow // self._unit + rules.draft_tokens
+            last += self._grow // self._unit + rules.draft_tokens + 1
         need = rules.blocks(whole if rules.admission is Admission.RESERVE_MAX_OUTPUT else last)
         if rules.admission is Admission.ESTIMATE_RATIO:
             clipped = min(request.output_tokens, rules.clip_max_new_tokens)
@@ -160,7 +161,7 @@ class RunScheduler:
         self.batch = rows
         self.weight = rows - len(self._ended)
         self.context = self._context
-        self.growth = rows * self._grow
+        self.growth = self._growing
         return steps
 
     def promised_blocks(self) -> int:
@@ -206,7 +207,7 @@ class RunScheduler:
 
     def _rewind(self, victim: Request) -> None:
         """Generated tokens of a decoder become part of what must be prefilled again."""
-        known = (victim.context + (self._step - victim.start_step) * self._grow) // self._unit
+        known = (victim.context + (self._step - victim.start_step) * victim.grow) // self._unit
         victim.left -= known - victim.tokens - 1
         victim.tokens = known
         victim.gap_from = self._last_token_stamp(victim)
@@ -389,7 +390,8 @@ class RunScheduler:
     def _forget(self, request: Request) -> None:
         """A decoder leaves the sums."""
         self.decoders -= 1
-        self._context -= request.context + (self._step - request.start_step) * self._grow
+        self._context -= request.context + (self._step - request.start_step) * request.grow
+        self._growing -= request.grow
         self.pages.leave(request, self._step)
 
     def _start(self, stamp: int, finished: list[Request]) -> None:
@@ -422,7 +424,10 @@ class RunScheduler:
         self.pages.enter(request, step)
         self.decoders += 1
         self._context += request.context
-        heappush(self._ends, (step - (-request.left * self._unit // self._grow), request.seq, request))
+        if not request.grow:
+            request.grow = self._grow
+        self._growing += request.grow
+        heappush(self._ends, (step - (-request.left * self._unit // request.grow), request.seq, request))
 
     def release(self, request: Request) -> None:
         """The KV of a prefilled request has left for another pool."""

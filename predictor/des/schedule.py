@@ -101,6 +101,7 @@ def schedule(
     poll_interval_steps: int = 0,
     prefix_cache: PrefixCache | None = None,
     seed: int = 0,
+    acceptance: tuple[float, ...] = (),
 ) -> RunLog:
     """Run a closed loop through the scheduler without a clock."""
     if not clockless(workload):
@@ -112,7 +113,7 @@ def schedule(
     scheduler = scheduler_for(
         rules, Pool(kv_blocks), grow=grow, unit=unit, prefix_cache=prefix_cache, poll_interval_steps=poll_interval_steps
     )
-    requests = new_requests(workload, seed)
+    requests = new_requests(workload, seed, acceptance)
     runs, ended, stamp = array("q"), array("q"), 0
     for _, request in zip(range(workload.concurrency), requests, strict=False):
         scheduler.check(request)
@@ -165,6 +166,7 @@ def cached_schedule(
     tokens_per_step: float,
     poll_interval_steps: int,
     seed: int,
+    acceptance: tuple[float, ...] = (),
 ) -> RunLog:
     """The log of :func:`schedule`, remembered: candidates of a search often share it."""
     return schedule(
@@ -174,6 +176,7 @@ def cached_schedule(
         tokens_per_step=tokens_per_step,
         poll_interval_steps=poll_interval_steps,
         seed=seed,
+        acceptance=acceptance,
     )
 
 

@@ -469,8 +469,9 @@ class StepScheduler:
         for live in self.rows:
             if live.ended:
                 continue
-            live.context_units += self._grow
-            live.produced_units += self._grow
+            grow = live.request.grow or self._grow
+            live.context_units += grow
+            live.produced_units += grow
             self._recorder.token_gap(now - live.last_token)
             live.last_token = now
             if live.produced_units >= live.to_produce_units:

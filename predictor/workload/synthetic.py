@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from math import floor
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,10 +12,17 @@ from predictor.types import Arrival, Workload
 BLOCK = 4096  # requests drawn at a time, so that a million of them need no memory
 
 
-def generators(workload: Workload, seed: int) -> tuple[np.random.Generator, np.random.Generator]:
-    """Independent streams for lengths and for arrivals, from the workload's seed and the caller's."""
-    lengths, arrivals = np.random.SeedSequence([workload.seed, seed]).spawn(2)
-    return np.random.default_rng(lengths), np.random.default_rng(arrivals)
+class Streams(NamedTuple):
+    """Independent streams of random numbers."""
+
+    lengths: np.random.Generator
+    arrivals: np.random.Generator
+    acceptance: np.random.Generator
+
+
+def generators(workload: Workload, seed: int) -> Streams:
+    """Streams from the workload's seed and the caller's."""
+    return Streams(*map(np.random.default_rng, np.random.SeedSequence([workload.seed, seed]).spawn(3)))
 
 
 def request_count(workload: Workload) -> int:

@@ -96,7 +96,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 
 def pool(draw: st.DrawFn, workload: Workload, rules: SchedulerRules) -> int:
     """From one request's need (with room for what the rules ask beside it) to endless."""
-    tokens = workload.isl_tokens + workload.osl_tokens + 2 + rules.draft_tokens + rules.block_tokens
+    tokens = workload.isl_tokens + workload.osl_tokens + 4 + 2 * rules.draft_tokens + rules.block_tokens
     one = -(-tokens // rules.block_tokens) + 2
     return one * draw(st.sampled_from([1, 1, 2, 3, 5, 1000]))
 
@@ -189,9 +189,12 @@ FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(Health
 def test_runs_lean_and_stepwise_agree(rules_like: st.SearchStrategy[SchedulerRules], data: st.DataObject) -> None:
     rules = data.draw(rules_like)
     workload, model, host = data.draw(workloads()), data.draw(MODELS), data.draw(HOSTS)
+    acceptance: tuple[float, ...] = ()
+    if model.tokens_per_step > 1.0 and data.draw(st.booleans()):
+        acceptance, rules = (0.8, 0.6), replace(rules, draft_tokens=2, token_budget=3 * rules.token_budget)
     blocks = data.draw(st.composite(lambda draw: pool(draw, workload, rules))())
     results = {
-        engine: simulate(model, workload, rules, kv_blocks=blocks, host=host, engine=engine)
+        engine: simulate(model, workload, rules, kv_blocks=blocks, host=host, engine=engine, acceptance=acceptance)
         for engine in ("runs", "timed_runs", "lean", "stepwise")
     }
     for engine in ("runs", "timed_runs", "lean"):
