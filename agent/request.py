@@ -99,7 +99,7 @@ def _pinned(context: SearchContext, pins: tuple[str, ...]) -> SearchContext:
             raise BadInput(f"pin {text!r}: write LEVER=VALUE, such as tp=4")
         if name not in BY_NAME:
             raise unknown_name("lever", name, BY_NAME)
-        value = normalised(name, _literal(raw))
+        value = normalised(name, literal(raw))
         reason = BY_NAME[name].illegal(context, value)
         if reason is not None:
             raise BadInput(f"pin {text!r}: {reason.message}")
@@ -107,10 +107,10 @@ def _pinned(context: SearchContext, pins: tuple[str, ...]) -> SearchContext:
     return replace(context, pins=tuple(pairs))
 
 
-def _literal(raw: str) -> LeverValue:
+def literal(raw: str) -> LeverValue:
     """A lever value as typed: number, switch, list of names or word.
 
-    >>> _literal("4"), _literal("0.9"), _literal("off"), _literal("default"), _literal("norm_quant+act_quant")
+    >>> literal("4"), literal("0.9"), literal("off"), literal("default"), literal("norm_quant+act_quant")
     (4, 0.9, False, None, ('norm_quant', 'act_quant'))
     """
     words: dict[str, LeverValue] = {"true": True, "on": True, "false": False, "off": False, "default": None}

@@ -1,0 +1,205 @@
+"""The five inputs of the planner and the investigation loop (paper App. J), as compact JSON that fits the context window.
+
+Every text that comes from a file or from outside passes the redactor, and reaches a prompt only as a JSON string.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent.evaluate import Evaluator, Judged
+from agent.llm.guards import Redactor
+from agent.search import Trial
+from levers.catalog import LEVERS
+from levers.context import SearchContext
+from levers.lever import Lever
+from levers.objectives import OBJECTIVES
+from levers.space import Setting, as_json_value
+from predictor.cards import ModelCard
+
+RECENT_TRIALS = 40  # paper App. J
+SHORT_REASON = 160  # characters of a refusal's sentence
+METRICS = ("ttft_ms", "tpot_ms", "output_tok_s_per_gpu", "total_tok_s_per_gpu", "gpus", "running", "max_concurrency")
+INPUT_NAMES = ("architecture", "cluster", "levers", "objective", "trials")
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The parts that stay the same over a search, and what shapes the rest."""
+
+    evaluator: Evaluator
+    base: Setting
+    redactor: Redactor
+
+    def fixed(self) -> dict[str, Any]:
+        """Architecture, cluster, legal sets and objective."""
+        context = self.evaluator.context
+        values = {
+            "architecture": architecture(context.card),
+            "cluster": cluster(context),
+            "levers": legal_values(context),
+            "objective": objective(self.evaluator),
+        }
+        return {name: self.redactor.value(value, 400) for name, value in values.items()}
+
+    def texts(self, trials: Sequence[Trial], best: Trial | None, most_bytes: int) -> dict[str, str]:
+        """The five inputs as JSON texts of at most ``most_bytes`` together: older trials are left out first."""
+        fixed = {name: compact(value) for name, value in self.fixed().items()}
+        room = most_bytes - sum(len(text.encode()) for text in fixed.values())
+        kept = RECENT_TRIALS
+        while True:
+            history = compact(self.redactor.value(self.history(trials, best, kept), 400))
+            if len(history.encode()) <= room or kept == 0:
+                return {**fixed, "trials": history}
+            kept = kept * 2 // 3
+
+    def history(self, trials: Sequence[Trial], best: Trial | None, recent: int = RECENT_TRIALS) -> dict[str, Any]:
+        """The best trial, and the most recent ones in order."""
+        return {
+            "tried": len(trials),
+            "best": None if best is None else self.row(best),
+            "baseline": self.row(trials[0]) if trials else None,
+            "recent": [self.row(trial) for trial in trials[-recent:]] if recent else [],
+        }
+
+    def row(self, trial: Trial) -> dict[str, Any]:
+        """One trial: what it changed in the baseline and what came of it."""
+        return {"trial": trial.index, "by": trial.origin, "set": self.changes(trial.levers), **outcome(trial.judged)}
+
+    def changes(self, levers: Mapping[str, Any]) -> dict[str, Any]:
+        """What a setting changes in the baseline; of a refused proposal what it named."""
+        base = self.base.as_json()
+        return {name: value for name, value in levers.items() if name not in base or base[name] != value}
+
+
+def outcome(judged: Judged) -> dict[str, Any]:
+    """What a tool or a history row says of a verdict."""
+    metrics = judged.metrics()
+    found: dict[str, Any] = {"legal": judged.legal}
+    if judged.score is not None:
+        found |= {"score": rounded(judged.score), "signed_score": rounded(judged.signed_score)}
+    if judged.reasons:
+        found["why_not"] = [f"{reason.code}: {reason.message}"[:SHORT_REASON] for reason in judged.reasons[:4]]
+    if metrics:
+        found["metrics"] = {name: rounded(metrics[name]) for name in METRICS if name in metrics}
+    if judged.fusions:
+        found["fusions_worth_it"] = [fusion.name for fusion in judged.fusions]
+    return found
+
+
+def rounded(value: float | None) -> float | None:
+    """Four figures: prompts need no more, and the ledger holds the rest."""
+    return None if value is None else float(f"{value:.4g}")
+
+
+def architecture(card: ModelCard) -> dict[str, Any]:
+    """The architecture record: layers, hidden size, heads, MoE and sparse-attention fields."""
+    attention = card.attention
+    fields: dict[str, Any] = {
+        "name": card.name,
+        "layers": card.layers,
+        "hidden": card.hidden,
+        "attention": attention.kind,
+        "heads": attention.heads,
+        "kv_heads": attention.kv_heads or None,
+        "window": attention.window or None,
+        "sparse_topk": attention.index_topk or None,
+        "context_tokens": card.max_context_tokens,
+        "mtp_layers": card.mtp_layers or None,
+        "drafters": list(card.drafters) or None,
+        "checkpoints": [str(one) for one in card.weight_dtypes],
+        "total_params": card.published.total_params,
+        "active_params": card.published.active_params,
+    }
+    if card.moe is not None:
+        moe = card.moe
+        fields["moe"] = {"experts": moe.experts, "topk": moe.topk, "width": moe.moe_intermediate}
+        fields["moe"] |= {"shared_experts": moe.shared_experts} if moe.shared_experts else {}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def cluster(context: SearchContext) -> dict[str, Any]:
+    """The target cluster and engine."""
+    platform = context.platform
+    return {
+        "gpu": platform.name,
+        "nodes": context.cluster.nodes,
+        "gpus_per_node": context.cluster.gpus_per_node,
+        "hbm_gib_per_gpu": rounded(platform.hbm_bytes / 2.0**30),
+        "hbm_tb_s": rounded(platform.hbm_bytes_per_s / 1e12),
+        "engine": context.engine.name,
+        "engine_version": context.engine_version,
+    }
+
+
+def legal_values(context: SearchContext) -> dict[str, Any]:
+    """The legal set of every lever: values to try, the range where numbers between them are legal; pins apart."""
+    open_levers = [lever for lever in LEVERS if len(values_of(lever, context)) > 1 or lever_range(lever, context)]
+    names = {lever.name for lever in open_levers}
+    fixed = {
+        lever.name: values_of(lever, context)[0]
+        for lever in LEVERS
+        if lever.name not in names and values_of(lever, context)
+    }
+    return {"open": {lever.name: lever_entry(lever, context) for lever in open_levers}, "fixed": fixed}
+
+
+def values_of(lever: Lever, context: SearchContext) -> list[Any]:
+    """Values a search may try, as JSON holds them."""
+    return [as_json_value(value) for value in lever.values(context)]
+
+
+def lever_range(lever: Lever, context: SearchContext) -> list[float] | None:
+    """The numbers accepted beside the listed values."""
+    if lever.accepts is None or lever.pinned_value(context) is not None:
+        return None
+    return [lever.accepts.low, lever.accepts.high]
+
+
+def lever_entry(lever: Lever, context: SearchContext) -> Any:
+    """One open lever: its values, or values and range."""
+    values, accepted = values_of(lever, context), lever_range(lever, context)
+    return values if accepted is None else {"values": values, "range": accepted}
+
+
+def objective(evaluator: Evaluator) -> dict[str, Any]:
+    """What to optimise, what must hold, and the traffic."""
+    goal, load = evaluator.objective, evaluator.context.workload
+    traffic: dict[str, Any] = {
+        "input_tokens": load.isl_tokens,
+        "output_tokens": load.osl_tokens,
+        "clients": load.concurrency,
+        "arrival": str(load.arrival),
+    }
+    traffic |= {"requests_per_s": load.request_rate_per_s} if load.request_rate_per_s else {}
+    traffic |= {"prefix_hit": load.prefix_hit_frac} if load.prefix_hit_frac else {}
+    return {
+        "name": goal.name,
+        "unit": goal.unit,
+        "direction": str(goal.direction),
+        "definition": next(one.definition for one in OBJECTIVES if one.name == goal.name),
+        "bounds": [slo.text for slo in evaluator.slos],
+        "traffic": traffic,
+    }
+
+
+def compact(value: Any) -> str:
+    """JSON without spaces; what came from outside stays inside its quotes."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
+
+
+def joined(texts: Iterable[str], most_bytes: int, left_out: str) -> str:
+    """The newest texts that fit, oldest first, with a line that says how many are missing."""
+    kept: list[str] = []
+    room, total = most_bytes, 0
+    for text in reversed(list(texts)):
+        total += 1
+        size = len(text.encode()) + 1
+        if size <= room:
+            kept.append(text)
+            room -= size
+        else:
+            room = -1
+    lines = list(reversed(kept))
+    return "\n".join([left_out.format(total - len(kept)), *lines] if len(kept) < total else lines)
