@@ -93,16 +93,31 @@ def show_tuning(answer: Mapping[str, Any], baseline: Mapping[str, Any] | None) -
                     for one in answer["fusion_opportunities"]
                 ],
             )
+    for flag in answer["flags"]:
+        note(f"flag: {flag['code']}: {flag['message']}")
     if answer["reasons"]:
         table("Why trials were refused", ["reason", "trials"], list(answer["reasons"].items()))
     facts(
         "Search",
         [
             ("trials", f"{trials['scored']} priced, {trials['legal']} legal, {trials['rejected']} refused"),
+            *_planner(answer["planner"]),
             ("seconds", answer["wall_s"]),
             ("ledger", f"{answer['ledger']}, search {answer['search_id']}"),
         ],
     )
+
+
+def _planner(facts: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """What a language model did; nothing for the seed search."""
+    if not facts:
+        return []
+    usage, stop = facts.get("llm"), facts.get("stop")
+    done = f"{facts['proposals']} proposals, {facts['repeats']} repeats"
+    if usage:
+        cost = "price unknown" if usage["cost_usd"] is None else f"${usage['cost_usd']:.4f}"
+        done += f"; {usage['calls']} calls, {usage['prompt_tokens'] + usage['completion_tokens']:,} tokens, {cost}"
+    return [("language model", done), *([("it ended", stop["message"])] if stop else [])]
 
 
 def _changed(levers: Mapping[str, Any], base: Mapping[str, Any]) -> list[str]:

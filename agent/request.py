@@ -48,6 +48,7 @@ class TuningRequest(BaseModel):
     validated: tuple[Dtype, ...] = ()
     usd_per_gpu_h: Annotated[float | None, Field(gt=0)] = None
     budget: Annotated[int, Field(ge=1, le=100_000)] = 300
+    guidance: Annotated[str, Field(max_length=2000)] = ""  # hints for a language model; data to it, not orders
 
     def parsed_slos(self) -> tuple[Slo, ...]:
         """The bounds; an unknown metric is refused with near matches."""

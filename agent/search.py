@@ -27,6 +27,7 @@ class Trial:
     name: str
     levers: Mapping[str, Any]  # the whole setting; of a seed that is no setting at all, what it would have changed
     judged: Judged
+    hypothesis: str = ""  # what a language model wanted to learn from it
 
     def record(self) -> TrialRecord:
         """As the ledger stores it."""
@@ -43,7 +44,7 @@ class Trial:
             flags=tuple((flag.code, flag.message) for flag in prediction.flags) if prediction else (),
             mode=str(prediction.mode) if prediction else None,
             anchor=prediction.anchor if prediction else None,
-            hypothesis=self.name,
+            hypothesis=self.hypothesis or self.name,
         )
 
 
@@ -79,16 +80,16 @@ def seed_search(
     def add(origin: str, name: str, levers: Mapping[str, Any], judged: Judged) -> None:
         trial = Trial(len(result.trials), origin, name, levers, judged)
         result.trials.append(trial)
-        if judged.legal and (result.best is None or _better(judged, result.best.judged)):
+        if judged.legal and (result.best is None or better(judged, result.best.judged)):
             result.best = trial
         record(trial.record())
         if progress is not None:
             progress(trial)
 
     skipped_recorded = False
-    with _pricer(evaluator, jobs) as price:
+    with pricer(evaluator, jobs) as price:
         while not plan.done:
-            candidates = list(_round(plan))
+            candidates = list(round_of(plan))
             for candidate, judged in zip(candidates, price(candidates), strict=True):
                 add(candidate.origin, candidate.name, candidate.setting.as_json(), judged)
                 plan.tell(candidate, judged.signed_score, judged.legal, judged.shortfall)
@@ -100,12 +101,17 @@ def seed_search(
     return result
 
 
-def _better(judged: Judged, best: Judged) -> bool:
+def better(judged: Judged, best: Judged) -> bool:
     """Strictly better in the objective; the earlier trial keeps a tie."""
-    return (judged.signed_score or -math.inf) > (best.signed_score or -math.inf)
+    return _rank(judged) > _rank(best)
 
 
-def _round(plan: SeedSearch) -> Iterator[Candidate]:
+def _rank(judged: Judged) -> float:
+    return -math.inf if judged.signed_score is None else judged.signed_score
+
+
+def round_of(plan: SeedSearch) -> Iterator[Candidate]:
+    """The candidates of the planner's current round."""
     while (candidate := plan.ask()) is not None:
         yield candidate
 
@@ -114,7 +120,7 @@ Price = Callable[[list[Candidate]], list[Judged]]
 
 
 @contextmanager
-def _pricer(evaluator: Evaluator, jobs: int) -> Iterator[Price]:
+def pricer(evaluator: Evaluator, jobs: int) -> Iterator[Price]:
     """Price a round in this process, or on ``jobs`` workers that are kept over the whole search."""
     if jobs == 1:
         yield lambda round_: [evaluator.evaluate(one.deployment, one.workload) for one in round_]

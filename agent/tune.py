@@ -2,21 +2,21 @@
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agent.anchor_files import load_anchors
 from agent.evaluate import Evaluator, fusion_json
 from agent.launching import launch_json
 from agent.predict_request import prediction_json
 from agent.request import TuningRequest
-from agent.search import SearchResult, Trial, seed_search
-from ledger import InputFile, SearchEnd, SearchRecord, TrialRecord, open_ledger
+from agent.search import Record, SearchResult, Trial, seed_search
+from ledger import InputFile, NoteRecord, SearchEnd, SearchRecord, TrialRecord, open_ledger
 from levers.catalog import LEVERS
 from levers.context import SearchContext
 from levers.objectives import objective
@@ -30,6 +30,64 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Task:
+    """One search as a planner gets it: what to search, where to record it, and what an earlier run had recorded."""
+
+    evaluator: Evaluator
+    budget: int
+    record: Record
+    note: Callable[[NoteRecord], None]
+    known_trials: Sequence[TrialRecord]
+    known_notes: Sequence[NoteRecord]
+    jobs: int
+    progress: Callable[[Trial], None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a planner's search ended beside its trials: what was not as planned, facts and costs for the ledger."""
+
+    flags: tuple[tuple[str, str], ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    costs: Mapping[str, Any] = field(default_factory=dict)
+    interrupted: bool = False
+
+
+class Planner(Protocol):
+    """Who decides which settings to try. Whatever it proposes is judged by the evaluator and recorded."""
+
+    name: str
+
+    def facts(self) -> Mapping[str, Any]:
+        """What of the planner decides the answer, for the ledger."""
+
+    def prompts(self) -> tuple[InputFile, ...]:
+        """Texts a language model reads, for the ledger."""
+
+    def run(self, task: Task) -> tuple[SearchResult, Ended]:
+        """Search."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeedPlanner:
+    """The deterministic seed search alone."""
+
+    name: str = "seed"
+
+    def facts(self) -> Mapping[str, Any]:
+        """Nothing: it has no settings."""
+        return {}
+
+    def prompts(self) -> tuple[InputFile, ...]:
+        """None."""
+        return ()
+
+    def run(self, task: Task) -> tuple[SearchResult, Ended]:
+        """The seed search; every trial is re-derived, so what an earlier run recorded is not needed."""
+        return seed_search(task.evaluator, task.budget, task.record, task.jobs, task.progress), Ended()
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a tuning run found and where it is recorded."""
 
@@ -40,6 +98,7 @@ class Outcome:
     resumed: int  # trials an earlier, killed run of this search had recorded
     wall_s: float
     context: SearchContext
+    ended: Ended = field(default_factory=Ended)
 
     def as_json(self) -> dict[str, Any]:
         """The stable keys of ``tune --json``."""
@@ -52,6 +111,8 @@ class Outcome:
             "trials": self.result.counts(),
             "reasons": self.result.reasons(),
             "fusion_opportunities": [] if best is None else [dict(fusion_json(one)) for one in best.judged.fusions],
+            "flags": [{"code": code, "message": message} for code, message in self.ended.flags],
+            "planner": {**self.ended.facts, **self.ended.costs},
             "resumed_trials": self.resumed,
             "wall_s": self.wall_s,
         }
@@ -97,8 +158,10 @@ def tune(
     anchors: str | None = None,
     jobs: int = 1,
     progress: Callable[[Trial], None] | None = None,
+    planner: Planner | None = None,
 ) -> Outcome:
-    """Run the seed search of ``request``. Nothing is recorded before the whole request has proved sound."""
+    """Search what ``request`` asks for. Nothing is recorded before the whole request has proved sound."""
+    who = planner or SeedPlanner()
     started = perf_counter()
     slos = request.parsed_slos()
     goal = objective(request.objective)
@@ -114,6 +177,7 @@ def tune(
         InputFile("engine", context.engine.name, record_text(context.engine)),
         *(InputFile("anchor", one.name, anchor_text(one)) for one in usable),
     )
+    prompts = who.prompts()
     record = SearchRecord(
         model=context.card.name,
         cluster=request.cluster,
@@ -121,7 +185,7 @@ def tune(
         request={
             **request.model_dump(mode="json"),
             "engine_version": context.engine_version,
-            "planner": "seed",
+            "planner": {"name": who.name, **who.facts()} if who.facts() else who.name,
             "platform_sha256": files[1].sha256,
             "engine_sha256": files[2].sha256,
         },
@@ -130,27 +194,39 @@ def tune(
         code_version=__version__,
         created_at=datetime.now(UTC),
         anchor_sha256s=tuple(file.sha256 for file in files[3:]),
+        prompt_sha256s={prompt.name: prompt.sha256 for prompt in prompts},
     )
     with open_ledger(ledger_url or default_ledger()) as book:
-        search_id, known = _begin(book, record, files)
+        search_id, known_trials, known_notes = _begin(book, record, (*files, *prompts))
+        known = frozenset(trial.index for trial in known_trials)
 
         def write(trial: TrialRecord) -> None:
             if trial.index not in known:
                 book.add_trial(search_id, trial)
 
-        result = seed_search(evaluator, request.budget, write, jobs, progress)
+        def note(one: NoteRecord) -> None:
+            book.add_note(search_id, one)
+
+        task = Task(evaluator, request.budget, write, note, known_trials, known_notes, jobs, progress)
+        result, ended = who.run(task)
         wall_s = perf_counter() - started
         book.finish_search(
             search_id,
             SearchEnd(
-                status="done" if result.best else "nothing_legal",
+                status="stopped" if ended.interrupted else "done" if result.best else "nothing_legal",
                 finished_at=datetime.now(UTC),
                 best_index=result.best.index if result.best else None,
-                summary={"trials": result.counts(), "reasons": result.reasons()},
-                costs={"wall_s": wall_s},
+                summary={"trials": result.counts(), "reasons": result.reasons(), **_end_facts(ended)},
+                costs={"wall_s": wall_s, **ended.costs},
             ),
         )
-        return Outcome(search_id, book.label, request, result, len(known), wall_s, context)
+        return Outcome(search_id, book.label, request, result, len(known), wall_s, context, ended)
+
+
+def _end_facts(ended: Ended) -> dict[str, Any]:
+    """What a planner adds to the end of its search; nothing for the seed search."""
+    flags = {"flags": [list(flag) for flag in ended.flags]} if ended.flags else {}
+    return {**ended.facts, **flags}
 
 
 def catalogue_sha256() -> str:
@@ -172,9 +248,12 @@ def anchor_text(anchor: Anchor) -> str:
     return json.dumps(anchor.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
 
 
-def _begin(book: "Ledger", record: SearchRecord, files: tuple[InputFile, ...]) -> tuple[int, frozenset[int]]:
+def _begin(
+    book: "Ledger", record: SearchRecord, files: tuple[InputFile, ...]
+) -> tuple[int, tuple[TrialRecord, ...], tuple[NoteRecord, ...]]:
     """Resume the newest unfinished search of exactly this input, or open a new one."""
     unfinished = book.unfinished(record)
     if unfinished is None:
-        return book.create_search(record, files), frozenset()
-    return unfinished.search_id, frozenset(book.resume_state(unfinished.search_id).trials)
+        return book.create_search(record, files), (), ()
+    state = book.resume_state(unfinished.search_id)
+    return unfinished.search_id, tuple(state.trials.values()), state.notes

@@ -100,6 +100,26 @@ class SeedSearch:
         if not self._queue and all(asked.number in self._results for asked in self._open):
             self._advance([self._results[asked.number] for asked in self._open])
 
+    def allow(self, more: int) -> None:
+        """Offer at most ``more`` further candidates, whatever the budget was."""
+        self.budget = len(self._asked) + max(0, more)
+
+    def learn(
+        self, setting: Setting, name: str, score: float | None, legal: bool, shortfall: float = math.inf, *, origin: str
+    ) -> None:
+        """Take in a setting somebody else proposed and scored: it is not offered again, and may become the best."""
+        launched = to_deployment(setting, self.context)
+        self._seen.add(setting)
+        if launched in self._asked:
+            return
+        candidate = Candidate(len(self._asked), origin, name, setting, *launched)
+        self._asked[launched] = candidate
+        value = -math.inf if score is None else score
+        result = Result(candidate, legal and score is not None, value, 0.0 if legal else shortfall)
+        self._results[candidate.number] = result
+        if self.best is None or result.rank > self.best.rank:
+            self.best = result
+
     def _advance(self, told: list[Result] | None) -> None:
         """Send the finished round to the plan and queue the next one that has anything to ask."""
         for result in told or ():

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from agent.llm.session import Session
     from agent.llm.text_request import Reading
     from agent.request import TuningRequest
     from agent.search import Trial
+    from agent.tune import Planner
 
 EXIT_NOTHING_LEGAL = 1
+EXIT_INTERRUPTED = 130
+Say = Callable[[str], None]
 DEFAULT_OBJECTIVE = "output_tok_s_per_gpu"
 
 
@@ -39,6 +43,7 @@ def tune(
     engine_version: Annotated[str | None, typer.Option(help="Engine release; the anchors' or the newest.")] = None,
     usd_per_gpu_h: Annotated[float | None, typer.Option(help="Price of a GPU-hour, for usd_per_mtok.")] = None,
     budget: Annotated[int | None, typer.Option(help="Trials at most; 300 if left out.")] = None,
+    guidance: Annotated[str | None, typer.Option(help="Hints for the language model.")] = None,
     seed_only: Annotated[bool, typer.Option("--seed-only", help="Deterministic search without an LLM.")] = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Accept what is proposed for what the text leaves open.")
@@ -53,8 +58,6 @@ def tune(
     from agent.tune import tune as run
     from predictor.errors import BadInput
 
-    if not seed_only:
-        raise BadInput("--seed-only is left out: this release searches without an LLM only; add --seed-only")
     if jobs < 1:
         raise BadInput(f"jobs {jobs}: must be at least 1")
     given = {
@@ -74,12 +77,15 @@ def tune(
         "validated": tuple(validated) if validated else None,
         "usd_per_gpu_h": usd_per_gpu_h,
         "budget": budget,
+        "guidance": guidance,
     }
-    request, reading = _request(text, request_file, {k: v for k, v in given.items() if v is not None}, yes)
+    session = None if seed_only else _session()
+    request, reading = _request(text, request_file, {k: v for k, v in given.items() if v is not None}, yes, session)
     _show_reading(reading)
-    with _progress(request.budget) as step:
-        outcome = run(request, ledger_url=ledger, anchors=anchors, jobs=jobs, progress=step)
-    answer = outcome.as_json()
+    with _progress(request.budget) as (step, say):
+        planner = _planner(session, request, text, reading, say)
+        outcome = run(request, ledger_url=ledger, anchors=anchors, jobs=jobs, progress=step, planner=planner)
+    answer = outcome.as_json() | ({} if reading is None else {"reading": reading.as_json()})
     if json_output:
         print_json(answer)
     else:
@@ -87,12 +93,32 @@ def tune(
 
         first = next((trial for trial in outcome.result.trials if trial.origin == "baseline"), None)
         show_tuning(answer, None if first is None else {"levers": first.levers, "score": first.judged.score})
+    if outcome.ended.interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
     if outcome.result.best is None:
         raise typer.Exit(EXIT_NOTHING_LEGAL)
 
 
+def _session() -> "Session":
+    """The language model of the settings, or the reason there is none."""
+    from agent.llm.session import open_session
+
+    return open_session()
+
+
+def _planner(
+    session: "Session | None", request: "TuningRequest", text: str | None, reading: "Reading | None", say: Say
+) -> "Planner | None":
+    """The planner of a search with a language model; None for the seed search."""
+    if session is None:
+        return None
+    from agent.llm.assistant import LlmPlanner
+
+    return LlmPlanner(session, request.guidance, text or "", reading, say)
+
+
 def _request(
-    text: str | None, request_file: str | None, given: dict[str, Any], accept: bool
+    text: str | None, request_file: str | None, given: dict[str, Any], accept: bool, session: "Session | None"
 ) -> tuple["TuningRequest", "Reading | None"]:
     """The typed request, from words, a file or options alone; options win over both."""
     from agent.predict_request import validated as checked
@@ -105,7 +131,7 @@ def _request(
     if text is not None:
         from agent.llm.text_request import read_request, settle
 
-        reading = read_request(text)
+        reading = read_request(text, None if session is None else session.read_form)
         fields = settle(reading, given, accept)
     elif request_file is not None:
         from pathlib import Path
@@ -138,14 +164,15 @@ def _show_reading(reading: "Reading | None") -> None:
 
 
 @contextmanager
-def _progress(budget: int) -> Iterator[Callable[["Trial"], None] | None]:
-    """A progress bar on a terminal's stderr; nothing in a pipe."""
+def _progress(budget: int) -> Iterator[tuple[Callable[["Trial"], None] | None, Say]]:
+    """A progress bar on a terminal's stderr, with the language model's thoughts above it; nothing in a pipe."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.text import Text
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield None
+        yield None, lambda text: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
@@ -154,5 +181,11 @@ def _progress(budget: int) -> Iterator[Callable[["Trial"], None] | None]:
         def advance(trial: "Trial") -> None:
             if trial.judged.prediction is not None:
                 progress.advance(task)
+            if trial.origin in ("planner", "investigator"):
+                verdict = "refused" if trial.judged.score is None else f"{trial.judged.score:.4g}"
+                say(f"{trial.name}: {verdict}")
 
-        yield advance
+        def say(text: str) -> None:
+            progress.console.print(Text(text, style="dim"))
+
+        yield advance, say

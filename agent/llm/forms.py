@@ -6,9 +6,9 @@ and not an unreadable answer.
 
 import json
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 MAX_WORDS = 400  # characters of one sentence of an answer
 LARGEST_NUMBER = 1e12
@@ -63,6 +63,9 @@ class Form(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+AnyForm = TypeVar("AnyForm", bound=Form)
+
+
 class BoundForm(Form):
     """One bound as the text gives it."""
 
@@ -89,13 +92,11 @@ class RequestForm(Form):
     question: Text = ""
 
 
-def with_names(form: type[Form], names: dict[str, tuple[str, ...]]) -> type[Form]:
+def with_names(form: type[AnyForm], names: dict[str, tuple[str, ...]]) -> type[AnyForm]:
     """The form with legal names in its JSON schema, the empty one included; what is validated does not change."""
     fields: dict[str, Any] = {}
     for field, legal in names.items():
         info = form.model_fields[field]
         annotation = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
         fields[field] = (annotation, Field(default=info.default, json_schema_extra={"enum": [*legal, ""]}))
-    from pydantic import create_model
-
     return create_model(form.__name__, __base__=form, __doc__=form.__doc__, **fields)

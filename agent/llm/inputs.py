@@ -1,4 +1,4 @@
-"""The five inputs of the planner and the investigation loop (paper App. J), as compact JSON that fits the context window.
+"""The five inputs of the planner and the investigation loop (paper App. J), as compact JSON within the context window.
 
 Every text that comes from a file or from outside passes the redactor, and reaches a prompt only as a JSON string.
 """

@@ -2,20 +2,26 @@
 
 DSPy hands each request to :class:`_Metered`, which checks the caps, makes the attempts (tenacity; DSPy's and LiteLLM's
 own retries are off), bounds each attempt by the clock even if the server drips bytes, and tells what the call cost.
-DSPy and LiteLLM are imported when a :class:`Backbone` is made, not with this module.
 """
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import dspy
+from dspy import lm15
+from dspy.clients._litellm import get_litellm
+from dspy.clients.engines import LiteLLMEngine
+from dspy.utils import exceptions as errors
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+
 from agent.llm import failures
 from agent.llm.failures import CapReached, LlmFailure
 from agent.llm.guards import Redactor
+from agent.llm.retrying import retry_wait, retryable
 from agent.llm.settings import DEFAULT_CONTEXT_TOKENS, HOW_TO_CONFIGURE, LlmSettings
 
 REASONING_MAX_TOKENS = 16_000  # source: DSPy 3.4 refuses OpenAI reasoning models below this
@@ -81,11 +87,12 @@ class Backbone:
     _adapter: Any = None
     _engine: Any = None
     _bytes_per_token: float = BYTES_PER_TOKEN
+    schema_refused: bool = False  # the provider took no JSON schema
 
     def __post_init__(self) -> None:
         if not self.settings.configured:
             raise LlmFailure(failures.NOT_CONFIGURED, f"no language model is set: {HOW_TO_CONFIGURE}")
-        dspy = import_dspy()
+        quiet()
         self._engine = _Metered(self)
         options: dict[str, Any] = {
             "temperature": self.settings.temperature,
@@ -96,7 +103,7 @@ class Backbone:
         }
         try:
             self._lm = dspy.LM(self.settings.model, **options)
-        except dspy.utils.exceptions.LMConfigurationError:  # OpenAI's reasoning families take nothing else
+        except errors.LMConfigurationError:  # OpenAI's reasoning families take nothing else
             self._lm = dspy.LM(
                 self.settings.model, **{**options, "temperature": None, "max_tokens": REASONING_MAX_TOKENS}
             )
@@ -108,7 +115,7 @@ class Backbone:
         if self.settings.context_tokens:
             return self.settings.context_tokens
         try:
-            known = import_litellm().get_model_info(self.settings.model).get("max_input_tokens")
+            known = litellm().get_model_info(self.settings.model).get("max_input_tokens")
         except Exception:  # noqa: BLE001  LiteLLM raises a bare Exception for a model it does not know
             known = None
         return int(known) if known else DEFAULT_CONTEXT_TOKENS
@@ -126,16 +133,26 @@ class Backbone:
 
     def ask(self, stage: str, module: Callable[..., Any], **inputs: Any) -> Any:
         """Run a DSPy module; everything that can go wrong is an :class:`LlmFailure` with a stable code."""
-        dspy = import_dspy()
-        errors = dspy.utils.exceptions
         self.stage = stage
         try:
-            with dspy.context(lm=self._lm, adapter=self._adapter, disable_history=True):
-                return module(**inputs)
+            return self._run(module, inputs)
         except errors.AdapterParseError as error:
             raise LlmFailure(failures.UNREADABLE, self._brief(f"unreadable answer: {error.lm_response!r}")) from error
-        except (errors.LMError, ValueError, TypeError) as error:
+        except Exception as error:
             raise self._failure(error) from error
+
+    def _run(self, module: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
+        """One module call; a provider that refuses the JSON schema is asked once more without it, and from then on."""
+        with dspy.context(lm=self._lm, adapter=self._adapter, disable_history=True):
+            try:
+                return module(**inputs)
+            except errors.ContextWindowExceededError:
+                raise
+            except errors.LMInvalidRequestError:
+                if self.settings.response_schema != "auto" or not self._engine.supports_response_schema:
+                    raise
+                self.schema_refused = True
+                return module(**inputs)
 
     def _failure(self, error: Exception) -> LlmFailure:
         """What a DSPy error means; one of our own that passed through DSPy comes out as it went in."""
@@ -144,7 +161,6 @@ class Backbone:
             if isinstance(inner, LlmFailure):
                 return inner
             inner = inner.__cause__
-        errors = import_dspy().utils.exceptions
         names = (
             (errors.ContextWindowExceededError, failures.CONTEXT),
             (errors.LMRateLimitError, failures.RATE_LIMITED),
@@ -167,9 +183,6 @@ class Backbone:
 
     def complete(self, request: Any, attempt: Callable[[Any, float], Any]) -> Any:
         """Answer one DSPy request within the caps: called by the engine, raises what DSPy understands."""
-        from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
-
-        from agent.llm.retrying import retry_wait, retryable
 
         size = sum(len((message.text or "").encode()) for message in request.messages)
         size += len(request.system.encode()) if isinstance(request.system, str) else 0
@@ -259,7 +272,7 @@ class Backbone:
         if ours[0] is not None and ours[1] is not None:
             return (prompt_tokens * ours[0] + completion_tokens * ours[1]) / 1e6
         try:
-            parts = import_litellm().cost_per_token(
+            parts = litellm().cost_per_token(
                 model=self.settings.model, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens
             )
         except Exception:  # noqa: BLE001  LiteLLM raises a bare Exception for a model it does not know
@@ -282,14 +295,14 @@ class _Metered:
         settings = self._backbone.settings
         if settings.response_schema != "auto":
             return settings.response_schema == "on"
-        return bool(import_litellm().supports_response_schema(model=settings.model))
+        return not self._backbone.schema_refused and bool(litellm().supports_response_schema(model=settings.model))
 
     @property
     def supported_params(self) -> frozenset[str]:
         """Request parameters the provider takes."""
         if self._backbone.settings.response_schema == "off":
             return frozenset()
-        found = import_litellm().get_supported_openai_params(model=self._backbone.settings.model)
+        found = litellm().get_supported_openai_params(model=self._backbone.settings.model)
         return frozenset(found or ())
 
     def complete(self, request: Any) -> Any:
@@ -297,8 +310,6 @@ class _Metered:
         return self._backbone.complete(request, self._attempt)
 
     def _attempt(self, request: Any, limit_s: float) -> Any:
-        from dspy.clients.engines import LiteLLMEngine
-
         settings = self._backbone.settings
         options: dict[str, Any] = {"timeout": limit_s}
         if settings.api_base:
@@ -308,7 +319,7 @@ class _Metered:
         elif settings.api_base:
             options["api_key"] = "none"  # servers of one's own want none, and their clients insist on one
         engine = LiteLLMEngine(**options)
-        import_litellm()  # takes seconds the first time, which are not the server's
+        litellm()  # takes seconds the first time, which are not the server's
         return within(limit_s, lambda: engine.complete(request))
 
 
@@ -318,8 +329,6 @@ def within(limit_s: float, work: Callable[[], Any]) -> Any:
     The time-outs of HTTP clients count from byte to byte; a server that drips would hold them for ever. The abandoned
     thread is a daemon and ends with its connection.
     """
-    from dspy import lm15
-
     answer: dict[str, Any] = {}
     done = threading.Event()
 
@@ -339,21 +348,14 @@ def within(limit_s: float, work: Callable[[], Any]) -> Any:
     return answer["value"]
 
 
-def import_dspy() -> Any:
-    """DSPy, quiet."""
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else both libraries fetch a price list
-    import dspy
-
+def quiet() -> None:
+    """Keep the libraries' own log lines off the terminal; the ledger holds every failure."""
     for name in ("dspy", "LiteLLM", "httpx", "httpcore", "openai"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # the terminal is ours; the ledger holds the errors
-    return dspy
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def import_litellm() -> Any:
-    """LiteLLM as DSPy sets it up: no telemetry, no cache, no advertisements."""
-    import_dspy()
-    from dspy.clients._litellm import get_litellm
-
+def litellm() -> Any:
+    """LiteLLM as DSPy sets it up: no telemetry, no cache, no advertisements. The first use takes seconds to import."""
     return get_litellm(feature="InferaSim")
 
 

@@ -30,8 +30,8 @@ Value = Annotated[Any, WithJsonSchema({"type": "string", "maxLength": MAX_NAME})
 def plain_value(lever: str, value: Any) -> Any:
     """A value as the space takes it: numbers, switches and names out of strings, lists of names, nothing unbounded.
 
-    >>> plain_value("tp", "8"), plain_value("kv_dtype", "fp8"), plain_value("fusions", "act_quant"), plain_value("tp", 1e400)
-    (8, 'fp8', ['act_quant'], 'inf')
+    >>> [plain_value("tp", value) for value in ("8", "off", 1e400)], plain_value("fusions", "act_quant")
+    ([8, False, 'inf'], ['act_quant'])
     """
     if isinstance(value, str):
         text = value.strip()[:MAX_VALUE]
@@ -86,7 +86,7 @@ class Proposal(Form):
     """One partial configuration and the number of the hypothesis it tests (from 1; 0: none)."""
 
     hypothesis: Annotated[int, Field(ge=0, le=5)] = 0
-    changes: Annotated[list[Change], Field(max_length=MAX_CHANGES)] = []
+    changes: Annotated[list[Change], Field(default_factory=list, max_length=MAX_CHANGES)]
 
     @model_validator(mode="before")
     @classmethod
@@ -127,6 +127,16 @@ class Words(RootModel[Text]):
     model_config = ConfigDict(frozen=True)
 
 
+TOOL_NAMES = ("evaluate", "read_history", "read_best", "read_legal", "read_budget", "write_note", "read_notes", "ask")
+FINISH = "finish"
+
+
+class ToolName(RootModel[Annotated[Text, Field(json_schema_extra={"enum": [*TOOL_NAMES, FINISH]})]]):
+    """A tool's name; one that is none is a value to answer, not an unreadable step."""
+
+    model_config = ConfigDict(frozen=True)
+
+
 class Hypotheses(RootModel[Annotated[list[Text], Field(max_length=5)]]):
     """At most five testable sentences."""
 
@@ -154,7 +164,7 @@ class Configurations(RootModel[Annotated[list[Proposal], Field(max_length=8)]]):
 class ToolArguments(Form):
     """What any tool may take: levers to change with the hypothesis they test, or a text."""
 
-    changes: Annotated[list[Change], Field(max_length=MAX_CHANGES)] = []
+    changes: Annotated[list[Change], Field(default_factory=list, max_length=MAX_CHANGES)]
     hypothesis: Annotated[int, Field(ge=0, le=5)] = 0
     text: Text = ""
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from dspy import lm15
+
 
 def retryable(error: BaseException) -> bool:
     """Transient failures: rate limits, time-outs, server errors, broken connections. Never a refusal."""
-    from dspy import lm15
-
     return isinstance(error, lm15.RateLimitError | lm15.TimeoutError | lm15.ServerError | lm15.TransportError)
 
 

@@ -87,8 +87,8 @@ class Toolbox:
         return tool(arguments)
 
     def evaluate(self, arguments: ToolArguments) -> Answer:
-        """Price one partial configuration: `changes` lists the levers that differ from the baseline, `hypothesis` is the
-        number of the hypothesis it tests. Costs one of the budget; a repeat is answered from the ledger and costs none.
+        """Price one partial configuration: `changes` lists the levers that differ from the baseline, `hypothesis` is
+        the number of the hypothesis it tests. Costs one of the budget; a repeat is answered from the ledger, free.
         """
         if self.stop is not None:
             return {"status": "stopped", "why": self.stop.message}
@@ -113,7 +113,13 @@ class Toolbox:
     def _repeat(self, partial: Changes, before: Trial) -> Answer:
         self.repeats += 1
         self._write("repeat", {"set": partial, "trial": before.index, "why": f"tried before as trial {before.index}"})
-        return {"status": "repeat", "trial": before.index, **outcome(before.judged), "cost": 0, "budget_left": self.left}
+        return {
+            "status": "repeat",
+            "trial": before.index,
+            **outcome(before.judged),
+            "cost": 0,
+            "budget_left": self.left,
+        }
 
     def _try(self, partial: Changes, hypothesis: int) -> Answer:
         best = self.log.best
