@@ -146,6 +146,8 @@ class SeedSearch:
     def _round(self, offers: Iterable[Offer], limit: int = ROUND) -> Round:
         """The first new candidates among the offers; a round looks at no more than ``LOOKED_AT`` of them."""
         taken: Round = []
+        if len(self._asked) >= self.budget:
+            return taken  # nothing can be taken: do not walk the neighbourhood
         for offer in islice(offers, LOOKED_AT):
             if len(taken) >= limit:
                 break

@@ -158,7 +158,10 @@ def lever_range(lever: Lever, context: SearchContext) -> list[float] | None:
 
 
 def lever_entry(lever: Lever, context: SearchContext) -> Any:
-    """One open lever: its values, or values and range."""
+    """One open lever: its values, or values and range; of lists of names, the names that may be combined."""
+    if lever.name == "fusions":
+        names = dict.fromkeys(name for value in lever.values(context) if isinstance(value, tuple) for name in value)
+        return {"any_of": list(names)}
     values, accepted = values_of(lever, context), lever_range(lever, context)
     return values if accepted is None else {"values": values, "range": accepted}
 
