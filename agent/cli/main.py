@@ -9,7 +9,7 @@ from typing import cast
 
 import typer
 
-from agent.cli import anchors, catalogue, explain, launch, ledger, predict, tune
+from agent.cli import anchors, catalogue, explain, launch, ledger, pareto, predict, tune
 
 app = typer.Typer(
     name="inferasim",
@@ -26,6 +26,7 @@ anchors.register(app)
 ledger.register(app)
 catalogue.register(app)
 explain.register(app)
+pareto.register(app)
 
 # The common base of all complaints about the command line.
 UsageError = cast(type[Exception], typer.BadParameter.__mro__[1])

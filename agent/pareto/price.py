@@ -1,0 +1,181 @@
+"""One task of a sweep: some variants of one place at one load, through the one door, as JSON lines."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import isfinite
+from typing import Any
+
+from agent.anchor_files import load_anchors
+from agent.evaluate import Evaluator, Judged
+from agent.pareto.request import SweepRequest
+from agent.pareto.space import Place, applied, place_context
+from levers.baseline import baseline
+from levers.context import LeverValue
+from levers.objectives import objective
+from levers.space import Setting, as_json_value, to_deployment
+from predictor.predict import Catalogue
+from predictor.types import Deployment, Mode, Workload
+
+MODES: dict[str, Mode | None] = {"auto": None, "anchored": Mode.ANCHORED, "simulate": Mode.SIMULATE}
+
+# Columns of a priced point, in the file's order.
+COLUMNS: Mapping[str, type] = {
+    "i": int,
+    "model": str,
+    "engine": str,
+    "version": str,
+    "isl": int,
+    "osl": int,
+    "concurrency": int,
+    "label": str,
+    "split": bool,
+    "weight": str,
+    "kv": str,
+    "drafter": str,
+    "depth": int,
+    "gpus": int,
+    "levers": str,
+    "refused": str,
+    "output_tok_s_per_gpu": float,
+    "total_tok_s_per_gpu": float,
+    "interactivity_tok_s_user": float,
+    "ttft_ms": float,
+    "ttft_ms_p99": float,
+    "tpot_ms": float,
+    "e2e_ms": float,
+    "e2e_ms_p99": float,
+    "memory_share": float,
+    "usd_per_mtok": float,
+    "mode": str,
+    "coverage": str,
+    "anchor": str,
+    "method": str,
+}
+SIGNIFICANT = 7  # digits kept of a figure: far below any model's error, and a third of the file
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Numbered variants of one place at one concurrency."""
+
+    place: Place
+    concurrency: int
+    first: int  # number of the first variant's point
+    variants: tuple[tuple[tuple[str, LeverValue], ...], ...]
+
+    @property
+    def numbers(self) -> range:
+        """Numbers of the task's points."""
+        return range(self.first, self.first + len(self.variants))
+
+
+def price_task(request: SweepRequest, anchors: str | None, task: Task, done: frozenset[int] = frozenset()) -> str:
+    """Price a task's points that are not done yet; one JSON line each, in order."""
+    evaluator, base = bench(request, anchors, task.place)
+    lines: list[str] = []
+    for number, changes in zip(task.numbers, task.variants, strict=True):
+        if number in done:
+            continue
+        wanted = {**dict(changes), "concurrency": task.concurrency}
+        setting = applied(wanted, base, evaluator.context)
+        deployment, workload = to_deployment(setting, evaluator.context)
+        judged = evaluator.evaluate(deployment, workload)
+        row = point_row(number, task.place, setting.differences(base), deployment, workload, judged)
+        lines.append(json.dumps(row, allow_nan=False) + "\n")
+    return "".join(lines)
+
+
+@lru_cache(maxsize=128)
+def bench(request: SweepRequest, anchors: str | None, place: Place) -> tuple[Evaluator, Setting]:
+    """What prices a place, kept by each worker: cards, anchors and the base setting."""
+    on_hand = load_anchors(anchors)
+    context = place_context(request, place, on_hand)
+    usable = tuple(one for one in on_hand if one.signature.model == context.card.name)
+    catalogue = Catalogue(context.card, context.platform, context.engine, usable)
+    evaluator = Evaluator(context, catalogue, objective("output_tok_s_per_gpu"), mode=MODES[request.mode])
+    return evaluator, baseline(context)
+
+
+def point_row(
+    number: int,
+    place: Place,
+    levers: Mapping[str, LeverValue],
+    deployment: Deployment,
+    workload: Workload,
+    judged: Judged,
+) -> dict[str, Any]:
+    """A point as the file holds it."""
+    row: dict[str, Any] = {
+        "i": number,
+        "model": place.model,
+        "engine": place.engine,
+        "version": deployment.engine_version,
+        "isl": workload.isl_tokens,
+        "osl": workload.osl_tokens,
+        "concurrency": workload.concurrency,
+        "label": pool_label(deployment),
+        "split": deployment.prefill is not None,
+        "weight": str(deployment.precision.weight),
+        "kv": str(deployment.precision.kv),
+        "drafter": deployment.speculation.method,
+        "depth": deployment.speculation.depth,
+        "gpus": deployment.gpus,
+        "levers": {name: as_json_value(value) for name, value in levers.items() if name != "concurrency"},
+    }
+    prediction = judged.prediction
+    if not judged.legal or prediction is None:
+        return {**row, "refused": judged.reasons[0].code}
+    memory = prediction.memory
+    figures = {
+        "output_tok_s_per_gpu": prediction.output_tok_s_per_gpu,
+        "total_tok_s_per_gpu": prediction.total_tok_s_per_gpu,
+        "interactivity_tok_s_user": prediction.interactivity_tok_s_user,
+        "ttft_ms": prediction.ttft_ms.mean,
+        "ttft_ms_p99": prediction.ttft_ms.p99,
+        "tpot_ms": prediction.tpot_ms.mean,
+        "e2e_ms": prediction.e2e_ms.mean,
+        "e2e_ms_p99": prediction.e2e_ms.p99,
+        "memory_share": memory.total_bytes / memory.hbm_bytes,
+        "usd_per_mtok": prediction.extras.get("usd_per_mtok"),
+    }
+    return {
+        **row,
+        **{name: rounded(value) for name, value in figures.items()},
+        "mode": str(prediction.mode),
+        "coverage": str(prediction.coverage),
+        "anchor": prediction.anchor,
+        "method": prediction.method,
+    }
+
+
+def rounded(value: float | None) -> float | None:
+    """A figure to the digits the file keeps.
+
+    >>> rounded(123.456789012)
+    123.4568
+    """
+    return float(f"{value:.{SIGNIFICANT}g}") if value is not None and isfinite(value) else None
+
+
+def pool_label(deployment: Deployment) -> str:
+    """Layouts and counts of the pools in one word.
+
+    >>> from predictor.types import Layout
+    >>> pool_label(Deployment("m", "g", "e", layout=Layout(tp=8, ep=8, attn_dp=8)))
+    'tp8-ep8-dpa8'
+    """
+    decode = f"{deployment.replicas}x{deployment.layout.label()}" if deployment.replicas > 1 else ""
+    pool = deployment.prefill
+    if pool is None:
+        return decode or deployment.layout.label()
+    return f"P{pool.replicas}x{pool.layout.label()} D{deployment.replicas}x{deployment.layout.label()}"
+
+
+def tasks_of(place: Place, concurrency: int, first: int, variants: Sequence[Any], size: int) -> list[Task]:
+    """A place's variants at one load, cut into tasks of like size."""
+    return [
+        Task(place, concurrency, first + start, tuple(variants[start : start + size]))
+        for start in range(0, len(variants), size)
+    ]

@@ -1,0 +1,174 @@
+"""Run a sweep: enumerate, price what is not in the file yet, and read charts, tiers and verdicts off it."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from agent.anchor_files import load_anchors
+from agent.pareto.frontier import Chart, chart_json, charts
+from agent.pareto.parallel import mapped
+from agent.pareto.price import MODES, Task, price_task, tasks_of
+from agent.pareto.request import SweepRequest, check_backend
+from agent.pareto.space import Place, Space, place_context, places, space
+from agent.pareto.store import SweepFile, header_line, write_parquet
+from agent.tiers import Tier, read_tiers
+from agent.tune import anchor_text, catalogue_sha256, record_text
+from predictor.errors import BadInput
+from predictor.version import __version__
+
+TASK_POINTS = 64  # about a quarter of a second of work
+
+Progress = Callable[[int, int], None]  # points done, points in all
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A finished sweep: its charts, and where its points are."""
+
+    request: SweepRequest
+    charts: tuple[Chart, ...]
+    spaces: tuple[Space, ...]
+    points: int
+    priced: int
+    resumed: int
+    refused: Mapping[str, int]
+    simulated: int
+    file: str | None
+    wall_s: float
+
+    def as_json(self) -> dict[str, Any]:
+        """The keys of ``pareto --json``."""
+        left_out: Counter[str] = Counter()
+        for one in self.spaces:
+            left_out.update(one.left_out)
+        return {
+            "request": self.request.model_dump(mode="json"),
+            "file": self.file,
+            "points": self.points,
+            "priced": self.priced,
+            "refused": dict(self.refused),
+            "left_out": dict(sorted(left_out.items(), key=lambda pair: (-pair[1], pair[0]))),
+            "resumed_points": self.resumed,
+            "simulated_share": self.simulated / self.priced if self.priced else 0.0,
+            "charts": [chart_json(chart) for chart in self.charts],
+            "wall_s": self.wall_s,
+        }
+
+
+def run_sweep(
+    request: SweepRequest,
+    *,
+    out: Path | None = None,
+    tiers: Sequence[Tier] | None = None,
+    anchors: str | None = None,
+    jobs: int = 1,
+    backend: str = "loky",
+    progress: Progress | None = None,
+) -> Sweep:
+    """Sweep ``request``; points stream to ``out`` (JSON lines, or Parquet by its suffix) and a killed run resumes."""
+    started = perf_counter()
+    check_backend(backend)
+    if request.mode not in MODES:
+        raise BadInput(f"mode {request.mode!r}: must be one of {', '.join(MODES)}")
+    bounds = read_tiers() if tiers is None else tiers
+    spaces, identity = enumerate_spaces(request, anchors)
+    tasks = list(all_tasks(request, spaces))
+    points = sum(len(task.variants) for task in tasks)
+    log = None if out is None else log_path(out)
+    file = SweepFile(log, header_line(request.model_dump(mode="json"), identity, points))
+    resumed = len(file.done)
+    try:
+        for done, lines in price_all(request, anchors, tasks, file.done, jobs, backend):
+            file.write(lines)
+            if progress is not None:
+                progress(done, points)
+    finally:
+        file.close()
+    refused: Counter[str] = Counter()
+    simulated: Counter[str] = Counter()
+    found = charts(counted(file.rows(), refused, simulated), bounds)
+    if out is not None and out != log:
+        write_parquet(out, file.rows())
+    return Sweep(
+        request=request,
+        charts=found,
+        spaces=spaces,
+        points=points,
+        priced=sum(simulated.values()),
+        resumed=resumed,
+        refused=dict(sorted(refused.items(), key=lambda pair: (-pair[1], pair[0]))),
+        simulated=simulated["des"],
+        file=None if out is None else str(out),
+        wall_s=perf_counter() - started,
+    )
+
+
+def log_path(out: Path) -> Path:
+    """Where points stream to: the file itself, or beside a Parquet file, which cannot be appended to."""
+    return out.with_name(f"{out.name}.jsonl") if out.suffix == ".parquet" else out
+
+
+def counted(rows: Iterable[dict[str, Any]], refused: Counter[str], methods: Counter[str]) -> Iterator[dict[str, Any]]:
+    """Priced rows; refusals and methods are counted on the way."""
+    for row in rows:
+        if "refused" in row:
+            refused[row["refused"]] += 1
+        else:
+            methods[row["method"]] += 1
+            yield row
+
+
+def enumerate_spaces(request: SweepRequest, anchors: str | None) -> tuple[tuple[Space, ...], str]:
+    """The space of every place, and the identity of everything that decides the sweep's figures."""
+    on_hand = load_anchors(anchors)
+    spaces: list[Space] = []
+    texts = {__version__, catalogue_sha256(), *(anchor_text(one) for one in on_hand)}
+    for place in places(request):
+        context = place_context(request, place, on_hand)
+        texts |= {record_text(context.card), record_text(context.platform), record_text(context.engine)}
+        spaces.append(space(request, place, context))
+    return tuple(spaces), sha256(json.dumps(sorted(texts)).encode()).hexdigest()
+
+
+def all_tasks(request: SweepRequest, spaces: Sequence[Space]) -> Iterator[Task]:
+    """Tasks in the order of their points: within an engine and shape by load, so that models share its schedules."""
+    first = 0
+    for group in grouped(spaces):
+        for concurrency in request.concurrencies:
+            for one in group:
+                yield from tasks_of(one.place, concurrency, first, one.variants, TASK_POINTS)
+                first += len(one.variants)
+
+
+def grouped(spaces: Sequence[Space]) -> Iterator[list[Space]]:
+    """Spaces of one engine and shape together, in order."""
+    found: dict[tuple[str, int, int], list[Space]] = {}
+    for one in spaces:
+        found.setdefault(_group(one.place), []).append(one)
+    yield from found.values()
+
+
+def _group(place: Place) -> tuple[str, int, int]:
+    return place.engine, place.isl_tokens, place.osl_tokens
+
+
+def price_all(
+    request: SweepRequest, anchors: str | None, tasks: Sequence[Task], done: set[int], jobs: int, backend: str
+) -> Iterator[tuple[int, str]]:
+    """Lines of every task that is not done, with how many points are done after it."""
+    left = [(task, frozenset(done.intersection(task.numbers))) for task in tasks]
+    left = [(task, has) for task, has in left if len(has) < len(task.variants)]
+    count = len(done)
+    for lines in mapped(partial(_priced, request, anchors), left, jobs, backend):
+        count += lines.count("\n")
+        yield count, lines
+
+
+def _priced(request: SweepRequest, anchors: str | None, item: tuple[Task, frozenset[int]]) -> str:
+    return price_task(request, anchors, *item)
