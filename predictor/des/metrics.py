@@ -86,38 +86,45 @@ class Samples:
     (2.25, 2.0, 4.0)
     """
 
-    def __init__(self, build: Callable[[], tuple[FloatArray, FloatArray]], width: float = 0.0) -> None:
+    def __init__(self, build: Callable[[], tuple[FloatArray, FloatArray | None]], width: float = 0.0) -> None:
+        """``build`` yields values and their weights, None where each counts once; it is called when first needed."""
         self._build = build
         self.relative_width = width  # of the bins, where samples were folded into a histogram; 0: exact
 
     @classmethod
     def of(cls, values: object, weights: object | None = None) -> "Samples":
         """From values, each once or as often as its weight says."""
-        array_ = np.asarray(values, dtype=np.float64)
-        each = np.ones(len(array_)) if weights is None else np.asarray(weights, dtype=np.float64)
-        return cls(lambda: (array_, each))
+        held = np.asarray(values, dtype=np.float64)
+        each = None if weights is None else np.asarray(weights, dtype=np.float64)
+        return cls(lambda: (held, each))
 
     @cached_property
-    def _sorted(self) -> tuple[FloatArray, FloatArray]:
+    def _sorted(self) -> tuple[FloatArray, FloatArray | None]:
+        """Values in order, and how many samples are at most each."""
         values, weights = self._build()
+        if weights is None:
+            return np.sort(values), None
         order = np.argsort(values, kind="stable")
         return values[order], np.cumsum(weights[order])
 
     @cached_property
     def count(self) -> int:
         """Samples, with their weights."""
-        return int(self._sorted[1][-1]) if len(self._sorted[1]) else 0
+        values, cumulative = self._sorted
+        if cumulative is None or not len(values):
+            return len(values)
+        return int(cumulative[-1])
 
     @cached_property
     def mean(self) -> float:
         """Weighted mean; NaN without samples."""
         values, weights = self._build()
-        total = float(np.sum(weights)) if len(values) else 0.0
+        total = float(len(values) if weights is None else np.sum(weights))
         if not total:
             return float("nan")
-        parts = range(0, len(values), _SUMMED_AT_ONCE)
-        products = ((values[at : at + _SUMMED_AT_ONCE] * weights[at : at + _SUMMED_AT_ONCE]).tolist() for at in parts)
-        return fsum(chain.from_iterable(products)) / total
+        products = values if weights is None else values * weights
+        parts = range(0, len(products), _SUMMED_AT_ONCE)
+        return fsum(chain.from_iterable(products[at : at + _SUMMED_AT_ONCE].tolist() for at in parts)) / total
 
     def percentile(self, percent: float) -> float:
         """Exact weighted percentile, linear between order statistics."""
@@ -126,7 +133,9 @@ class Samples:
             return float("nan")
         position = (self.count - 1) * percent / 100.0
         low = floor(position)
-        first, second = np.searchsorted(cumulative, [low, min(low + 1, self.count - 1)], side="right")
+        first, second = low, min(low + 1, self.count - 1)
+        if cumulative is not None:
+            first, second = (int(at) for at in np.searchsorted(cumulative, [first, second], side="right"))
         a, b = float(values[first]), float(values[second])
         return a + (b - a) * (position - low)
 
@@ -196,27 +205,33 @@ class SimulationResult:
         self.totals = totals
         self.engine = engine
 
-    @cached_property
     def _host_ms(self) -> FloatArray:
         """Host time of each request."""
         prompts = self._table.column("prompt_tokens")
         return self._host.ms_per_request + self._host.us_per_prompt_token / 1000.0 * prompts
 
+    def _from_admission_ms(self) -> FloatArray:
+        return self._table.column("ttft_ms") - self._table.column("queue_ms") + self._host_ms()
+
     @cached_property
     def ttft_ms(self) -> Samples:
         """From arrival to the first token."""
-        return Samples.of(self._table.column("ttft_ms") + self._host_ms)
+        return Samples(lambda: (self._table.column("ttft_ms") + self._host_ms(), None))
 
     @cached_property
     def ttft_from_admission_ms(self) -> Samples:
         """From admission into the batch to the first token."""
-        return Samples.of(self._table.column("ttft_ms") - self._table.column("queue_ms") + self._host_ms)
+        return Samples(lambda: (self._from_admission_ms(), None))
 
     @cached_property
     def tpot_ms(self) -> Samples:
         """Mean time a token after the first, one sample a request of two tokens or more."""
-        each = self._tpot_ms()
-        return Samples.of(each[~np.isnan(each)])
+
+        def build() -> tuple[FloatArray, None]:
+            each = self._tpot_ms()
+            return each[~np.isnan(each)], None
+
+        return Samples(build)
 
     def _tpot_ms(self) -> FloatArray:
         after_first = self._table.column("output_tokens") - 1.0
@@ -228,7 +243,7 @@ class SimulationResult:
     @cached_property
     def e2e_ms(self) -> Samples:
         """From arrival to the last token."""
-        return Samples.of(self._table.column("e2e_ms") + self._host_ms)
+        return Samples(lambda: (self._table.column("e2e_ms") + self._host_ms(), None))
 
     @cached_property
     def requests(self) -> Mapping[str, FloatArray]:
@@ -238,9 +253,9 @@ class SimulationResult:
         """
         columns = {name: self._table.column(name) for name in (*WHOLE_COLUMNS, *TIME_COLUMNS)}
         columns["tpot_ms"] = self._tpot_ms()
-        columns["ttft_from_admission_ms"] = columns["ttft_ms"] - columns["queue_ms"] + self._host_ms
-        columns["ttft_ms"] = columns["ttft_ms"] + self._host_ms
-        columns["e2e_ms"] = columns["e2e_ms"] + self._host_ms
+        columns["ttft_from_admission_ms"] = self._from_admission_ms()
+        columns["ttft_ms"] = columns["ttft_ms"] + self._host_ms()
+        columns["e2e_ms"] = columns["e2e_ms"] + self._host_ms()
         return columns
 
     @property
