@@ -82,6 +82,7 @@ class Player:
         self._due: list[tuple[int, int, TraceRequest]] = []  # due tick plus all shifts before, order, request
         self._shift = 0  # ticks by which idle time was cut
         self._pushed = self._in_flight = self._version = 0
+        self._armed: int | None = None  # tick of the timer under way
         self._began: int | None = None  # tick at which measuring began
 
     def attach(self, hub: Hub) -> None:
@@ -118,14 +119,19 @@ class Player:
     def _arm(self, now: int) -> None:
         """One timer for the earliest due request; idle time is cut first."""
         self._refill(now)
-        self._version += 1
         if not self._due or self._over(now):
+            self._version += 1
+            self._armed = None
             return
         due = self._due[0][0] - self._shift
         if self.rules.idle_cap_ms is not None and not self._in_flight:
             wait = self.clock.ticks(self.rules.idle_cap_ms)
             self._shift += max(0, due - now - wait)
             due = self._due[0][0] - self._shift
+        if due == self._armed:
+            return
+        self._armed = due
+        self._version += 1
         version = self._version
         hub = self._hub
         assert hub is not None, "attach() comes first"
@@ -133,6 +139,7 @@ class Player:
         def arrive(event: simpy.Event) -> None:
             if version != self._version:
                 return
+            self._armed = None
             now = int(event.env.now)
             sent = next(self._take_due(now), None)
             self._arm(now)  # first, so that the turn sees what else is due at this tick

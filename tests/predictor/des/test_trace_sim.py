@@ -5,6 +5,7 @@ import io
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from predictor.des.prefix_cache import PrefixCache
 from predictor.des.replay import engine_blocks, engine_hit_tokens
 from predictor.des.replica_cache import Visible, reuse_rules
 from predictor.des.routing import Candidate, RoundRobin, StickySession
-from predictor.des.rules import SchedulerRules
+from predictor.des.rules import QueuePolicy, SchedulerRules
 from predictor.des.sessions import session_trees
 from predictor.des.tiers import offload_rule
 from predictor.des.trace_sim import DecodePool, Reuse, TraceResult, simulate_trace
@@ -370,6 +371,20 @@ def test_a_split_deployment_decodes_elsewhere() -> None:
     assert set(split.hit_rates()) == {0, 1}
     assert split.simulation.ttft_ms.p50 > together.simulation.ttft_ms.p50 + 6.0
     check_dependencies(requests, table(split))
+
+
+def test_serving_the_longest_prefix_first_beats_the_order_of_arrival() -> None:
+    # eight contexts, a pool for three, one request at a time: first come, first served visits them in turn (paper A.1)
+    requests = read(*(row for name in "abcdefgh" for row in session(name, 8, context=40, new=1, think=0.0)))
+    rates = {}
+    for policy in (QueuePolicy.FCFS, QueuePolicy.LPM):
+        rules = replace(RULES, max_running=1, queue_policy=policy)
+        reuse = Reuse(BLOCK, reuse_rules("SGLang"))
+        result = simulate_trace(STEP, requests, rules, kv_tokens=BLOCK * 150, play=PlayRules(slots=8), reuse=reuse)
+        check_dependencies(requests, table(result))
+        rates[policy] = result.simulation.hit_rate
+    assert rates[QueuePolicy.FCFS] < 0.1
+    assert rates[QueuePolicy.LPM] > 0.8
 
 
 def test_reuse_that_was_not_simulated_is_flagged() -> None:
