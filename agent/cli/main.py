@@ -9,7 +9,7 @@ from typing import cast
 
 import typer
 
-from agent.cli import anchors, catalogue, explain, launch, ledger, pareto, predict, tune
+from agent.cli import anchors, catalogue, explain, launch, ledger, mix, pareto, predict, tune
 
 app = typer.Typer(
     name="inferasim",
@@ -27,6 +27,7 @@ ledger.register(app)
 catalogue.register(app)
 explain.register(app)
 pareto.register(app)
+mix.register(app)
 
 # The common base of all complaints about the command line.
 UsageError = cast(type[Exception], typer.BadParameter.__mro__[1])

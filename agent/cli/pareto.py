@@ -1,7 +1,6 @@
 """``inferasim pareto``."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -45,6 +44,7 @@ def pareto(
     from pathlib import Path
 
     from agent.cli.output import print_json
+    from agent.cli.sweep_options import sweep_progress
     from agent.pareto import SweepRequest, run_sweep
     from agent.predict_request import validated
     from agent.tiers import read_tiers
@@ -75,7 +75,7 @@ def pareto(
         usd_per_gpu_h=usd_per_gpu_h,
         every=every,
     )
-    with _progress() as step:
+    with sweep_progress() as step:
         sweep = run_sweep(
             request,
             out=None if out is None else Path(out),
@@ -97,6 +97,7 @@ def pareto(
 def show(answer: Mapping[str, Any]) -> None:
     """Each chart's frontier and tiers as compact tables."""
     from agent.cli.output import facts, table
+    from agent.cli.sweep_options import deployment_name
 
     for chart in answer["charts"]:
         title = f"{chart['model']}, {chart['isl']} in, {chart['osl']} out"
@@ -143,12 +144,6 @@ def show(answer: Mapping[str, Any]) -> None:
     )
 
 
-def deployment_name(row: Mapping[str, Any]) -> str:
-    """A point's deployment in a few words."""
-    drafter = "" if row["drafter"] == "none" else f" {row['drafter']}-{row['depth']}"
-    return f"{row['engine']} {row['weight']} kv {row['kv']} {row['label']}{drafter}"
-
-
 def _gain(found: Mapping[str, Any]) -> str:
     return "" if found["gain"] is None else f"{found['gain']:.2f}x"
 
@@ -159,19 +154,3 @@ def _cost_head(rows: list[dict[str, Any]]) -> list[str]:
 
 def _cost(row: Mapping[str, Any]) -> list[float]:
     return [] if row["usd_per_mtok"] is None else [row["usd_per_mtok"]]
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on a terminal's stderr; nothing in a pipe."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("points", total=None)
-        yield lambda done, points: progress.update(task, completed=done, total=points)

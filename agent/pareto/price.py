@@ -14,7 +14,7 @@ from agent.pareto.space import Place, applied, place_context
 from levers.baseline import baseline
 from levers.context import LeverValue
 from levers.objectives import objective
-from levers.space import Setting, as_json_value, to_deployment
+from levers.space import Setting, as_json_value, normalised, to_deployment
 from predictor.predict import Catalogue
 from predictor.types import Deployment, Mode, Workload
 
@@ -148,6 +148,16 @@ def point_row(
         "anchor": prediction.anchor,
         "method": prediction.method,
     }
+
+
+def point_deployment(
+    request: SweepRequest, anchors: str | None, row: Mapping[str, Any]
+) -> tuple[Deployment, Workload, Catalogue]:
+    """The deployment and workload of a row of a sweep's file, with what prices it."""
+    evaluator, base = bench(request, anchors, Place(row["model"], row["engine"], row["isl"], row["osl"]))
+    levers = {name: normalised(name, value) for name, value in row["levers"].items()}
+    setting = base.changed({**levers, "concurrency": row["concurrency"]})
+    return *to_deployment(setting, evaluator.context), evaluator.catalogue
 
 
 def rounded(value: float | None) -> float | None:

@@ -41,6 +41,11 @@ class Sweep:
     simulated: int
     file: str | None
     wall_s: float
+    store: SweepFile
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Every priced point, dominated ones too."""
+        return (row for row in self.store.rows() if "refused" not in row)
 
     def as_json(self) -> dict[str, Any]:
         """The keys of ``pareto --json``."""
@@ -106,6 +111,7 @@ def run_sweep(
         simulated=simulated["des"],
         file=None if out is None else str(out),
         wall_s=perf_counter() - started,
+        store=file,
     )
 
 
