@@ -268,7 +268,8 @@ class _Builder:
             )
             for _ in range(shape.stages)
         ]
-        return PipelineReplica(self._hub, index, micro_batches, queue, pool, self._prices, shape, self._stall)
+        longest = None if self._engine in (TimeEngine.RUNS, TimeEngine.TIMED_RUNS) else 1
+        return PipelineReplica(self._hub, index, micro_batches, queue, pool, self._prices, shape, self._stall, longest)
 
 
 def _share_of(rules: SchedulerRules, stages: int) -> SchedulerRules:

@@ -51,6 +51,10 @@ class Pages(Protocol):
         """How many of the next ``steps`` decode steps find their blocks and leave ``spare`` free."""
         ...
 
+    def most(self, steps: int) -> int:
+        """Upper bound of the blocks that so many decode steps take."""
+        ...
+
     def advance(self, step: int, steps: int) -> None:
         """Take the blocks of ``steps`` decode steps."""
         ...
@@ -123,6 +127,10 @@ class GrowingPages:
             done += 1
         return done
 
+    def most(self, steps: int) -> int:
+        """See :class:`Pages`."""
+        return self._decoders * (steps // self.block + 1)
+
     def advance(self, step: int, steps: int) -> None:
         """See :class:`Pages`."""
         block, phases = self.block, self._phases
@@ -188,6 +196,10 @@ class ReservedPages:
     def limit(self, step: int, steps: int, spare: int = 0) -> int:
         """All of them, as nothing grows."""
         return steps if self.pool.free >= spare else 0
+
+    def most(self, steps: int) -> int:
+        """Nothing."""
+        return 0
 
     def advance(self, step: int, steps: int) -> None:
         """Nothing to take."""
@@ -284,6 +296,10 @@ class DraftingPages:
             free -= need
             done += 1
         return done
+
+    def most(self, steps: int) -> int:
+        """See :class:`Pages`."""
+        return len(self._decoders) * self._most_grown(steps)
 
     def advance(self, step: int, steps: int) -> None:
         """See :class:`Pages`."""

@@ -74,7 +74,7 @@ class PrefillFirstScheduler(RunScheduler):
         steps = self.pages.limit(self._step, self._until_end())
         if not steps:
             self._retract()
-            steps = 1
+            steps = 1 if self.decoders else 0
         if (
             self._shrunk and self._full
         ):  # noticed when a decode step is prepared: prefill may enter at the next boundary
@@ -102,7 +102,7 @@ class PrefillFirstScheduler(RunScheduler):
     def _plan_prefill(self, stamp: int) -> None:
         chunks, more, budget = self._next_chunks(self.rules.prompt_budget)
         if not self._available(more):
-            if not self.decoders:  # other micro-batches hold the pool
+            if self._partials and not self.decoders:  # other micro-batches hold the pool
                 self._preempt(self._partials[-1])
             return  # decode goes on until the next chunk fits
         self._resume(chunks)
@@ -246,6 +246,8 @@ class PrefillFirstScheduler(RunScheduler):
             self._preempt(victims.pop())
         while self._partials and pages.need(step) > pages.available():
             self._preempt(self._partials[-1])
+        if pages.need(step) > pages.available():  # other micro-batches hold the pool
+            self._preempt(next(reversed(self.running.values())))
         if self._estimates:
             survivors = [request for request in self.running.values() if request.start_step >= 0]
             generated = sum(self._generated(request) for request in survivors)

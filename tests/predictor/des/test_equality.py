@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from predictor.des.fleet import HandoffTimes, ReplicaSpec, simulate_fleet
+from predictor.des.fleet import HandoffTimes, PipelineShape, ReplicaSpec, simulate_fleet
 from predictor.des.metrics import HostTimes, SimulationResult
 from predictor.des.routers import ROUTERS
 from predictor.des.rules import (
@@ -178,7 +178,7 @@ MODELS = st.builds(
 )
 
 
-FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @FEW
@@ -236,3 +236,37 @@ def test_fleets_agree(rules_like: st.SearchStrategy[SchedulerRules], data: st.Da
     }
     assert_same(results["timed_runs"], results["stepwise"])
     assert_same(results["lean"], results["stepwise"])
+
+
+@FEW
+@given(st.data())
+@pytest.mark.parametrize("rules_like", [VLLM_LIKE, SGLANG_LIKE, ATOM_LIKE], ids=["vllm", "sgl", "atom"])
+def test_pipelines_agree_step_by_step(rules_like: st.SearchStrategy[SchedulerRules], data: st.DataObject) -> None:
+    """A run of a micro-batch's steps is timed as if each had been planned, tight pools included."""
+    rules = data.draw(rules_like)
+    workload, model = data.draw(workloads()), data.draw(MODELS)
+    blocks = data.draw(st.composite(lambda draw: pool(draw, workload, rules))())
+    shape = PipelineShape(
+        data.draw(st.integers(1, 4)),
+        data.draw(st.sampled_from([0.0, 0.97])),
+        data.draw(st.sampled_from([0.0, 0.33])),
+        data.draw(st.sampled_from([0.0, 0.0063])),
+    )
+    spec = ReplicaSpec(model, rules, blocks, pipeline=shape)
+    runs, steps = (simulate_fleet(spec, workload, engine=engine) for engine in ("timed_runs", "lean"))
+    assert_same(runs, steps)
+
+
+def test_a_long_clock_loses_nothing() -> None:
+    """20,000 requests over hours: a float clock would differ in the ninth digit of a latency by now."""
+    workload = Workload(
+        300, 12, arrival=Arrival.POISSON, request_rate_per_s=1.7, length_range_frac=0.3, requests_per_client=20_000
+    )
+    rules = SchedulerRules("any", max_running=32, token_budget=2048, block_tokens=16, overlap_depth=1)
+    runs, steps = (
+        simulate(StaircaseModel(), workload, rules, kv_blocks=2000, engine=engine) for engine in ("runs", "stepwise")
+    )
+    assert runs.duration_ms > 1e7
+    for column in ("ttft_ms", "e2e_ms", "tpot_ms"):
+        assert runs.requests[column].tolist() == pytest.approx(steps.requests[column].tolist(), rel=1e-13, nan_ok=True)
+    assert summary(runs) == pytest.approx(summary(steps), rel=1e-12)
