@@ -59,7 +59,10 @@ def list_searches(ledger: Url = None, json_output: Json = False) -> None:
 
 
 def show(
-    search_id: Annotated[int, typer.Argument(help="Id of the search.")], ledger: Url = None, json_output: Json = False
+    search_id: Annotated[int, typer.Argument(help="Id of the search.")],
+    ledger: Url = None,
+    story: Annotated[bool, typer.Option("--story", help="Tell it: hypotheses, tries, what was learned.")] = False,
+    json_output: Json = False,
 ) -> None:
     """One search: its request, its best trial and its trials."""
     from agent.cli.output import facts, print_json, table
@@ -67,7 +70,16 @@ def show(
 
     with open_existing(ledger) as book:
         search, trials = book.get_search(search_id), book.trials(search_id)
-        best = best_trial(book, search)
+        notes, best = book.notes(search_id), best_trial(book, search)
+    if story:
+        from agent.story import tell
+
+        lines = tell(search, trials, notes)
+        if json_output:
+            print_json({"search_id": search_id, "story": lines})
+        else:
+            sys.stdout.write("\n".join(lines) + "\n")
+        return
     reasons = reason_counts(trials)
     if json_output:
         print_json(

@@ -9,7 +9,7 @@ from typing import cast
 
 import typer
 
-from agent.cli import anchors, catalogue, explain, launch, ledger, mix, pareto, predict, tune
+from agent.cli import anchors, catalogue, doctor, explain, launch, ledger, mix, pareto, predict, tune
 
 app = typer.Typer(
     name="inferasim",
@@ -28,6 +28,7 @@ catalogue.register(app)
 explain.register(app)
 pareto.register(app)
 mix.register(app)
+doctor.register(app)
 
 # The common base of all complaints about the command line.
 UsageError = cast(type[Exception], typer.BadParameter.__mro__[1])

@@ -55,6 +55,7 @@ def tune(
 ) -> None:
     """Search for the best deployment of a model on a cluster."""
     from agent.cli.output import print_json
+    from agent.llm.guards import Redactor
     from agent.tune import tune as run
     from predictor.errors import BadInput
 
@@ -77,7 +78,7 @@ def tune(
         "validated": tuple(validated) if validated else None,
         "usd_per_gpu_h": usd_per_gpu_h,
         "budget": budget,
-        "guidance": guidance,
+        "guidance": None if guidance is None else Redactor().text(guidance),
     }
     session = None if seed_only else _session()
     request, reading = _request(text, request_file, {k: v for k, v in given.items() if v is not None}, yes, session)
