@@ -22,15 +22,18 @@ REPLACED = "replaced"
 
 
 def kernel_set(signature: Signature) -> str:
-    """Identity of a kernel set: a short hash over every anchor-defining field, the widths left out."""
-    fields = signature.model_dump(mode="json", exclude=set(WIDTHS))
+    """Identity of a kernel set: a short hash over every anchor-defining field.
+
+    Widths are left out, and graph sizes, which follow from the running cap and change no kernel.
+    """
+    fields = signature.model_dump(mode="json", exclude={*WIDTHS, "capture_sizes"})
     fields["fusions"] = sorted(fields["fusions"])
     return sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def pair(anchor: Anchor) -> tuple[str, str]:
-    """Kernel set and width of an anchor."""
-    return kernel_set(anchor.signature), anchor.signature.layout.label()
+def pair(signature: Signature) -> tuple[str, str]:
+    """Kernel set and width."""
+    return kernel_set(signature), signature.layout.label()
 
 
 def anchor_text(anchor: Anchor) -> str:
@@ -79,15 +82,15 @@ class Store:
         """Every anchor with its file; raises BadFile naming the first malformed one."""
         return [(path, read_anchor(path)) for path in self.files() if path.name != MANIFEST]
 
-    def same_pair(self, anchor: Anchor) -> list[tuple[Path, Anchor]]:
+    def same_pair(self, signature: Signature) -> list[tuple[Path, Anchor]]:
         """Anchors on hand of the same kernel set and width."""
-        wanted = pair(anchor)
-        return [(path, other) for path, other in self.anchors() if pair(other) == wanted]
+        wanted = pair(signature)
+        return [(path, other) for path, other in self.anchors() if pair(other.signature) == wanted]
 
     def save(self, anchor: Anchor, *, replace: bool = False) -> Path:
         """Keep an anchor; refuses to shadow one of the same kernel set and width silently."""
         path = self.folder / f"{anchor.name}.json"
-        for held, other in self.same_pair(anchor):
+        for held, other in self.same_pair(anchor.signature):
             if other.content_hash == anchor.content_hash:
                 return held
             if not replace:

@@ -9,7 +9,7 @@ from typing import cast
 
 import typer
 
-from agent.cli import anchors, catalogue, doctor, explain, launch, ledger, mix, pareto, predict, tune
+from agent.cli import anchors, catalogue, doctor, explain, harvest, launch, ledger, mix, pareto, predict, tune
 
 app = typer.Typer(
     name="inferasim",
@@ -23,6 +23,7 @@ predict.register(app)
 tune.register(app)
 launch.register(app)
 anchors.register(app)
+harvest.register(app)
 ledger.register(app)
 catalogue.register(app)
 explain.register(app)
@@ -69,11 +70,14 @@ def _usage(error: Exception, given: list[str]) -> str:
 
 def _explain(error: Exception) -> tuple[str, int]:
     """The line and exit code of an expected error; a bug is named as one."""
+    from agent.failures import DependencyFailed
     from ledger.errors import LedgerError
     from predictor.errors import InferaSimError
 
     if isinstance(error, LedgerError):
         return str(error), EXIT_BAD_INPUT
+    if isinstance(error, DependencyFailed):
+        return str(error), EXIT_DEPENDENCY
     if isinstance(error, InferaSimError):
         return str(error), EXIT_BAD_INPUT
     return f"internal error ({type(error).__name__}: {error}); run again with --debug and report it", EXIT_DEPENDENCY

@@ -16,6 +16,9 @@ def doubts(anchor: Anchor) -> tuple[Flag, ...]:
         found.append(Flag("random_weights", "harvested with random weights: an MoE step comes out too fast"))
     if not anchor.provenance.prefix_cache_off:
         found.append(Flag("prefix_cache_on", "prefix cache was on: prefill times repeat cached prompts; refused"))
+    for check in anchor.provenance.checks:
+        if not check.passed and check.name not in ("real_weights", "prefix_cache_off"):
+            found.append(Flag(f"check_{check.name}", f"harvest check {check.name} failed: {check.detail}"))
     for sweep in anchor.decode:
         for earlier, later in zip(sweep.points, sweep.points[1:], strict=False):
             if later.step_ms < earlier.step_ms * (1.0 - MONOTONE_SLACK):

@@ -22,11 +22,11 @@ class PrefillFit:
     rms_residual_ms: float
 
 
-def fit_prefill(tokens: Sequence[int], step_ms: Sequence[float]) -> PrefillFit:
+def fit_prefill(tokens: Sequence[int], step_ms: Sequence[float], quadratic: bool = True) -> PrefillFit:
     """Least squares on relative errors with all coefficients kept non-negative.
 
     Terms a negative coefficient would need are dropped, the quadratic first: a step never gets cheaper with length.
-    Fewer than four lengths cannot tell a quadratic term from noise, so it is left at zero.
+    Fewer than four lengths cannot tell a quadratic term from noise, so it is left at zero, as without ``quadratic``.
 
     >>> fit = fit_prefill([1000, 2000, 4000, 8000], [20.0, 30.0, 50.0, 90.0])
     >>> round(fit.fixed_ms, 6), round(fit.per_token_ms, 9), fit.per_token2_ms < 1e-12
@@ -40,7 +40,7 @@ def fit_prefill(tokens: Sequence[int], step_ms: Sequence[float]) -> PrefillFit:
     y = np.asarray(step_ms, dtype=float)
     columns = {"F": np.ones_like(n), "c1": n, "c2": n * n}
     distinct = len(set(tokens))
-    names = ["F", "c1", "c2"] if distinct >= _MIN_POINTS_FOR_QUADRATIC else ["F", "c1"]
+    names = ["F", "c1", "c2"] if quadratic and distinct >= _MIN_POINTS_FOR_QUADRATIC else ["F", "c1"]
     if distinct == 1:
         names = ["c1"]
     while True:

@@ -44,7 +44,7 @@ def test_a_kernel_set_is_everything_but_the_widths() -> None:
         ("fusions", ("norm_quant",)),
     ):
         assert kernel_set(changed(FIRST, **{field: value}).signature) != key
-    assert pair(changed(FIRST, tp=8)) != pair(FIRST)
+    assert pair(changed(FIRST, tp=8).signature) != pair(FIRST.signature)
 
 
 def test_the_order_of_fusions_does_not_count() -> None:

@@ -25,6 +25,7 @@ from predictor.anchors.import_solve.setting import (
     known_version,
     resolve,
 )
+from predictor.anchors.naming import anchor_name
 from predictor.anchors.schema import SCHEMA_VERSION, Anchor, DecodeSweep, PrefillSweep, Source
 from predictor.engines import effective_settings
 from predictor.errors import BadFile, BadInput
@@ -93,16 +94,6 @@ def import_benchmark(
     return Imported(_solved(solved, setting, files, tools, name, notes), solved.reproduced)
 
 
-def anchor_name(setting: Setting) -> str:
-    """Model, GPU, engine, release, layout and weights."""
-    wanted = setting.deployment
-    parts = [wanted.model, wanted.gpu, wanted.engine, wanted.engine_version, wanted.layout.label()]
-    parts.append(str(wanted.precision.weight))
-    if wanted.speculation.active:
-        parts.append(f"{wanted.speculation.method}{wanted.speculation.depth}")
-    return "-".join("".join(c if c.isalnum() or c in ".-" else "-" for c in part) for part in parts if part).lower()
-
-
 def _digits(value: float, digits: int = 6) -> float:
     return float(f"{value:.{digits}g}")
 
@@ -144,7 +135,7 @@ def _assemble(
     return Anchor.model_validate(
         {
             "schema_version": SCHEMA_VERSION,
-            "name": name or anchor_name(setting),
+            "name": name or anchor_name(setting.deployment),
             "signature": setting.signature,
             "decode": tuple(decode),
             "prefill": prefill,
