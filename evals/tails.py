@@ -1,6 +1,7 @@
 """Tails against real per-request records: p50 and p99 of TTFT, ITL, TPOT and E2E (paper §5.4).
 
-``python -m evals.tails --json``. Step times come from anchor rows only (:mod:`evals.tails_closed`).
+``python -m evals.tails --json``. Step times come from anchor rows only: :mod:`evals.tails_closed` for closed loops,
+:mod:`evals.tails_poisson` for Poisson arrivals.
 Targets: p99 TPOT within 10.7%, p99 E2E within 9.8% at the median, the paper's figures on its own runs; repeated runs
 there differ by 1–4% on these p99s, and the repeats of this corpus are printed beside.
 """
@@ -13,6 +14,7 @@ from typing import Any
 from evals.corpus import data_dir, parser, run
 from evals.request_runs import METRICS, closed_runs, spread_pct
 from evals.tails_closed import TailRow, anchor_repeats, closed_rows, target_groups
+from evals.tails_poisson import poisson_rows
 
 PAPER_PCT = {"tpot": 10.7, "e2e": 9.8, "itl": 13.8}  # paper §5.4, median over 88 runs of at least 160 requests
 PAPER_MIN_REQUESTS = 160
@@ -54,7 +56,7 @@ def as_json(row: TailRow) -> dict[str, Any]:
 def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     """Simulate every target and compare."""
     data = data_dir(args.corpus)
-    rows = closed_rows(data)
+    rows = [*closed_rows(data), *poisson_rows(data)]
     runs = closed_runs(data)
     repeated = [group for group in (*target_groups(runs), *anchor_repeats(runs)) if len(group) > 1]
     floor = {

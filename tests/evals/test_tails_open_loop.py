@@ -45,7 +45,8 @@ STAGE = Stage(
 
 
 @pytest.mark.parametrize(
-    ("model", "billions"), [("llama-2-7b", 6.48), ("llama-2-70b", 68.5), ("codellama-34b", 33.2), ("mixtral-8x7b", 46.4)]
+    ("model", "billions"),
+    [("llama-2-7b", 6.48), ("llama-2-70b", 68.5), ("codellama-34b", 33.2), ("mixtral-8x7b", 46.4)],
 )
 def test_cards_hold_the_published_parameters(model: str, billions: float) -> None:
     """Without embeddings, which every one of the four has 0.26 or 0.52 billion of."""
