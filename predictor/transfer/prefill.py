@@ -5,8 +5,11 @@ the ratio of simulated work where kernel tables back it; elsewhere its all-reduc
 
     c' = (c − A(w))·w/w' + A(w'),     A(w) = n·2·hidden/B(w)
 
-``A`` is zero on one GPU, which is why some models gain nothing from TP1 to TP2 and halve from there on.
+``A`` is zero on one GPU, which is why some models gain nothing from TP1 to TP2 and halve from there on. Attention DP
+whose ranks prefill one at a time pays a rank's own work whole (:func:`~predictor.transfer.simulated.lone_rank_factor`).
 """
+
+from dataclasses import replace
 
 from predictor.step.model import PrefillCurve
 from predictor.transfer.constants import TransferConstants, default_constants, link_scale
@@ -58,6 +61,15 @@ def move_prefill(
     if source.layout == target.layout:
         return curve
     known = constants or default_constants(source.platform)
+    if target.layout.attn_dp > 1 and source.layout.attn_dp == 1:
+        from predictor.transfer.simulated import lone_rank_factor
+
+        lone = lone_rank_factor(target)
+    else:
+        lone = 1.0
+    if lone != 1.0:
+        one_by_one = move_prefill(curve, source, replace(target, layout=replace(target.layout, attn_dp=1)), known)
+        return replace(one_by_one, per_token_ms=one_by_one.per_token_ms * lone)
     ratio = prefill_ratio(source, target, curve.per_token_ms, known)
     return PrefillCurve(
         fixed_ms=curve.fixed_ms,
