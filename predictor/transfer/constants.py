@@ -44,9 +44,10 @@ AMD = TransferConstants(
     # No public kernel table covers CDNA, so simulated ratios rest on assumed efficiencies there.
     simulated_weight=0.0,
     prefill_simulated=False,
-    # 0.62 of the custom kernel's bandwidth (arXiv 2611.04032 Table 19): with it GLM's published prefill speed-ups come
-    # out, 1.8 from TP2 to TP4 and 1.32 from TP4 to TP8 (App. E).
-    prefill_allreduce_gb_s=((2, 37.4), (4, 62.0), (8, 76.3)),
+    # Solved from GLM's published prefill speed-ups on MI355X with SGLang, 1.8 from TP2 to TP4 and 1.32 from TP4 to TP8
+    # (arXiv 2611.04032 App. E), and the 94 us a token of its public TP2 ladder, with two and four GPUs in the proportion
+    # of the custom kernel's bandwidths (Table 19): 0.63 and 0.54 of them are reached.
+    prefill_allreduce_gb_s=((2, 38.0), (4, 63.0), (8, 67.0)),
 )
 NVIDIA = TransferConstants(
     # Slope of GEMM time over weight bytes at 4 to 16 rows: median 0.79 over H100, H200, B200 and B300 and three engines

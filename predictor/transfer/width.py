@@ -29,6 +29,9 @@ WidthLaw = Literal["combined", "floor_split", "simulated", "eq1", "scale", "unch
 
 RHO_BOUNDS = (0.5, 1.0)  # paper B.1: an ideal halving, and no gain
 MIN_EXCESS_MS = 1.0  # paper §3.1.2: below it the ratio of excesses is noise
+# No kernel reads experts faster than the HBM peak; half of the bytes is margin for a router that touches fewer experts
+# than a uniform one (0.78 is the least recorded) and for drafted tokens of one request, which route alike.
+_LEAST_SLOWNESS = 0.5
 # Weight of the simulated shape over batch against that of the terms: neither is preferred.
 _SHAPE_WEIGHT = 0.5
 # Batches added above a ladder's last one, so that terms which bend there (distinct experts) are followed.
@@ -121,7 +124,8 @@ def expert_slowness(
     batches = [float(b) for curve, _ in sweeps for b in curve.batches]
     steps = [step for curve, _ in sweeps for step in curve.step_ms]
     terms = [step_terms(side, b, known) for curve, side in sweeps for b in curve.batches]
-    return split_ladder(batches, steps, terms, 1.0 / known.expert_prior_share, known.prior_weight).expert_slowness
+    split = split_ladder(batches, steps, terms, 1.0 / known.expert_prior_share, known.prior_weight)
+    return max(_LEAST_SLOWNESS, split.expert_slowness)
 
 
 def refine_decode(
