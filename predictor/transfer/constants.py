@@ -45,7 +45,7 @@ AMD = TransferConstants(
     simulated_weight=0.0,
     prefill_simulated=False,
     # Solved from GLM's published prefill speed-ups on MI355X with SGLang, 1.8 from TP2 to TP4 and 1.32 from TP4 to TP8
-    # (arXiv 2611.04032 App. E), and the 94 us a token of its public TP2 ladder, with two and four GPUs in the proportion
+    # (arXiv 2611.04032 App. E), and the 94 us a token of its public TP2 ladder, two and four GPUs in the proportion
     # of the custom kernel's bandwidths (Table 19): 0.63 and 0.54 of them are reached.
     prefill_allreduce_gb_s=((2, 38.0), (4, 63.0), (8, 67.0)),
 )
