@@ -29,6 +29,7 @@ from predictor.transfer import (
     move_prefill,
     refine_decode,
 )
+from predictor.transfer.simulated import simulated_token_ms
 from predictor.transfer.terms import step_terms
 from predictor.types import Dtype, Layout, Precision
 
@@ -42,6 +43,8 @@ HOST_EXPONENT = 0.3
 # part that is not noise. Anchors are reproduced to 6.2% (median), repeated rows of one image differ by 3.7%:
 # 1 − (3.7/6.2)².
 RESIDUAL_SHARE_MOVED = 0.65
+# Measured over simulated cost of a prompt token: medians over the anchors with two prompt lengths.
+PROMPT_COST_OVER_SIMULATED = {"vllm": 1.45, "sglang": 1.6, "trtllm": 1.15}
 DOUBTFUL_TTFT_WEIGHT = 0.3  # of a ladder whose TTFT differs by answer length (flag ttft_shape_conflict)
 MIN_CLEAN_LOADS = 3
 
@@ -142,7 +145,9 @@ def solve_anchor(rows: Mapping[Shape, Sequence[NvidiaRow]], constants: TransferC
     doubtful = {
         s: DOUBTFUL_TTFT_WEIGHT for s, ladder in kept.items() if any("ttft_shape_conflict" in r.flags for r in ladder)
     }
-    solved = solve_ladders(points, added_cache_ms, doubtful)
+    side = side_of(first, first.layout, next(iter(contexts.values())))
+    expected = PROMPT_COST_OVER_SIMULATED[first.backend] * simulated_token_ms(side)
+    solved = solve_ladders(points, added_cache_ms, doubtful, expected)
     sweeps = [(curve, side_of(first, first.layout, curve.context_tokens)) for curve in solved.curves.values()]
     return SolvedAnchor(kept, solved, expert_slowness(sweeps, known))
 

@@ -35,6 +35,7 @@ Shape = tuple[int, int]  # nominal prompt and answer tokens
 # (public runs of one image, medians); cache bytes tie two shapes' steps to some tens of percent.
 TTFT_WEIGHT = 0.35
 SHAPE_TIE_WEIGHT = 2.0
+TOKEN_PRIOR_WEIGHT = 0.1
 # Ridge that keeps F, G and H at zero unless runs ask for them, against sizes at which they would matter, ms.
 RIDGE = 0.02
 _RIDGE_SIZES_MS = {"F": 10.0, "G": 10.0, "H": 50.0}
@@ -195,11 +196,13 @@ def solve_ladders(
     ladders: Mapping[Shape, Sequence[ServedPoint]],
     added_cache_ms: Callable[[Shape, Shape, int], float],
     ttft_weights: Mapping[Shape, float] | None = None,
+    token_prior_ms: float | None = None,
 ) -> SolvedLayout:
     """Solve the ladders of one layout for steps, ``c``, ``G``, ``F`` and ``H`` by non-negative least squares.
 
     ``added_cache_ms(short, long, batch)`` is what the longer shape's cache adds to a step. ``ttft_weights`` lowers a
-    shape's TTFT where its record is in doubt.
+    shape's TTFT where its record is in doubt. ``token_prior_ms`` is what a prompt token is expected to cost: it decides
+    where one prompt length leaves ``c`` and ``H`` indistinct.
     """
     shapes = sorted(ladders)
     knots = {shape: sorted({knot(point.run) for point in ladders[shape]}) for shape in shapes}
@@ -232,6 +235,8 @@ def solve_ladders(
         for batch in sorted(set(knots[short]) & set(knots[long])):
             tie = {columns[(long, batch)]: 1.0, columns[(short, batch)]: -1.0}
             add(tie, added_cache_ms(short, long, batch), SHAPE_TIE_WEIGHT / scale)
+    if token_prior_ms is not None:
+        add({names["c"]: 1.0}, token_prior_ms, TOKEN_PRIOR_WEIGHT / token_prior_ms)
     for name, typical in _RIDGE_SIZES_MS.items():
         add({names[name]: 1.0}, 0.0, RIDGE / typical)
     solution = non_negative_least_squares(np.array(rows), np.array(rhs))
