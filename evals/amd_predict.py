@@ -1,25 +1,20 @@
 """Predict AMD corpus rows from their A2 anchors."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
-from evals.amd_rows import AmdRow, AnchorLayout, Assignment, Shape
+from evals.amd_rows import AmdRow, AnchorLayout, Assignment
 from evals.recipes import Recipe, recipe
 from evals.served import (
     MeasuredRun,
     ServedAnchor,
     ServedMeans,
     SplitPools,
-    cost_per_parameter,
-    measured_token_ms,
     move_anchor,
     predict_colocated,
     predict_split,
     rate_residual,
     solve_anchor,
-    token_ms_from_cost,
 )
 from predictor.anchors.schedule import ClosedLoopRun
 from predictor.anchors.solve import mean_context
@@ -139,48 +134,16 @@ def usable(rows: Sequence[AmdRow]) -> tuple[AmdRow, ...]:
     return clean if len(clean) >= 3 else tuple(rows)
 
 
-class Fallback:
-    """Cost of a prompt token where one prompt length was measured: the engine's median cost a parameter."""
-
-    def __init__(self, costs: Mapping[tuple[str, str], Sequence[float]]) -> None:
-        self._costs = {key: median(values) for key, values in costs.items()}
-        every = [cost for values in costs.values() for cost in values]
-        self._any = median(every) if every else None
-
-    def __call__(self, gpu: str, engine: str, side: KernelContext) -> float | None:
-        """ms a token, or None where no anchor at all has two prompt lengths."""
-        cost = self._costs.get((gpu, engine), self._any)
-        return token_ms_from_cost(side, cost) if cost is not None else None
-
-
-def typical_cost(groups: Sequence[Sequence[AmdRow]], constants: TransferConstants | None = None) -> Fallback:
-    """Median cost a parameter by GPU and engine over groups of anchor rows, one layout a group."""
-    costs: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for rows in groups:
-        first = rows[0]
-        side = side_of(first, first.layout, run_of(first))
-        runs: dict[Shape, list[MeasuredRun]] = defaultdict(list)
-        for row in rows:
-            runs[row.shape].append(measured_run(row))
-        per_token = measured_token_ms(side, runs, constants or default_constants(side.platform))
-        if per_token is not None:
-            costs[(first.gpu, first.engine)].append(cost_per_parameter(side, per_token))
-    return Fallback(costs)
-
-
 def solve_all(
     layouts: Sequence[AnchorLayout], law: WidthLaw = "combined", constants: TransferConstants | None = None
 ) -> AmdPredictor:
     """Solve the anchors of a protocol."""
-    groups = [[row for rows in layout.ladders.values() for row in usable(rows)] for layout in layouts]
-    fallback = typical_cost(groups, constants)
     anchors = {}
-    for layout, rows in zip(layouts, groups, strict=True):
-        first = rows[0]
-        side = side_of(first, layout.layout, run_of(first))
+    for layout in layouts:
         runs = {shape: [measured_run(row) for row in usable(ladder)] for shape, ladder in layout.ladders.items()}
-        known = constants or default_constants(side.platform)
+        first = next(iter(layout.ladders.values()))[0]
+        side = side_of(first, layout.layout, run_of(first))
         anchors[(layout.stack, layout.campaign)] = solve_anchor(
-            side, runs, known, fallback(first.gpu, first.engine, side)
+            side, runs, constants or default_constants(side.platform)
         )
     return AmdPredictor(anchors, law, constants)

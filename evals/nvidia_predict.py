@@ -11,7 +11,7 @@ from math import exp, log
 
 from evals.nvidia_rows import LadderKey, NvidiaAssignment, NvidiaRow, Shape
 from evals.recipes import Recipe, recipe
-from evals.served import log_interpolate
+from evals.served import expected_token_ms, log_interpolate
 from predictor.anchors.schedule import ClosedLoopRun, schedule
 from predictor.anchors.solve import ServedPoint, SolvedLayout, mean_context, mean_prompt, price_mean, solve_ladders
 from predictor.cards import ModelCard
@@ -29,7 +29,6 @@ from predictor.transfer import (
     move_prefill,
     refine_decode,
 )
-from predictor.transfer.simulated import simulated_token_ms
 from predictor.transfer.terms import step_terms
 from predictor.types import Dtype, Layout, Precision
 
@@ -43,8 +42,6 @@ HOST_EXPONENT = 0.3
 # part that is not noise. Anchors are reproduced to 6.2% (median), repeated rows of one image differ by 3.7%:
 # 1 − (3.7/6.2)².
 RESIDUAL_SHARE_MOVED = 0.65
-# Measured over simulated cost of a prompt token: medians over the anchors with two prompt lengths.
-PROMPT_COST_OVER_SIMULATED = {"vllm": 1.45, "sglang": 1.6, "trtllm": 1.15}
 DOUBTFUL_TTFT_WEIGHT = 0.3  # of a ladder whose TTFT differs by answer length (flag ttft_shape_conflict)
 MIN_CLEAN_LOADS = 3
 
@@ -146,8 +143,7 @@ def solve_anchor(rows: Mapping[Shape, Sequence[NvidiaRow]], constants: TransferC
         s: DOUBTFUL_TTFT_WEIGHT for s, ladder in kept.items() if any("ttft_shape_conflict" in r.flags for r in ladder)
     }
     side = side_of(first, first.layout, next(iter(contexts.values())))
-    expected = PROMPT_COST_OVER_SIMULATED[first.backend] * simulated_token_ms(side)
-    solved = solve_ladders(points, added_cache_ms, doubtful, expected)
+    solved = solve_ladders(points, added_cache_ms, doubtful, expected_token_ms(side))
     sweeps = [(curve, side_of(first, first.layout, curve.context_tokens)) for curve in solved.curves.values()]
     return SolvedAnchor(kept, solved, expert_slowness(sweeps, known))
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from evals.amd_predict import Fallback, measured_run, run_of, side_of, typical_cost
+from evals.amd_predict import measured_run, run_of, side_of
 from evals.amd_rows import AmdRow, LadderRows, Shape, p3_ladders
 from evals.scoring import Scored, summary
 from evals.served import move_anchor, predict_colocated, rate_residual, solve_anchor
@@ -22,17 +22,16 @@ def score_p3(rows: Sequence[AmdRow]) -> dict[str, Any]:
     for ladder in ladders:
         first = ladder.given[0]
         groups[(first.stack, first.config_id, first.layout)][first.shape] = ladder
-    fallback = typical_cost([[row for ladder in group.values() for row in ladder.given] for group in groups.values()])
-    scored = [s for group in groups.values() for s in _score_group(group, fallback)]
+    scored = [s for group in groups.values() for s in _score_group(group)]
     return {"ladders": len(ladders), **summary(scored)}
 
 
-def _score_group(group: dict[Shape, LadderRows], fallback: Fallback) -> list[Scored]:
+def _score_group(group: dict[Shape, LadderRows]) -> list[Scored]:
     first = next(iter(group.values())).given[0]
     side = side_of(first, first.layout, run_of(first))
     constants = default_constants(side.platform)
     runs = {shape: [measured_run(row) for row in ladder.given] for shape, ladder in group.items()}
-    anchor = solve_anchor(side, runs, constants, fallback(first.gpu, first.engine, side))
+    anchor = solve_anchor(side, runs, constants)
     result = []
     for shape, ladder in group.items():
         target = replace(side, context_tokens=anchor.ladders[shape].curve.context_tokens)

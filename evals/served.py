@@ -20,7 +20,6 @@ from predictor.anchors.solve import (
     price_mean,
     prompt_token_ms,
 )
-from predictor.cards import ModelCard
 from predictor.step.curve import DecodeCurve
 from predictor.step.model import PrefillCurve
 from predictor.transfer import (
@@ -32,14 +31,21 @@ from predictor.transfer import (
     move_prefill,
     refine_decode,
 )
+from predictor.transfer.simulated import simulated_token_ms
 from predictor.transfer.terms import step_terms
-from predictor.transfer.work import weight_counts
 
 Shape = tuple[int, int]
 
-# GPU time a prompt token and an active parameter where no anchor of the engine has two prompt lengths: 2 flop at 15% of
-# 2.5 PFLOP/s, the middle of what public MI355X and B200 ladders show in bf16-equivalent work.
-DEFAULT_COST_MS = 2.0 / (0.15 * 2.5e15) * 1e3
+# Measured over simulated cost of a prompt token by GPU vendor and engine: medians over the corpora's P2 anchors with
+# two prompt lengths (121 layouts). It prices a prompt where one length was measured.
+PROMPT_COST_OVER_SIMULATED = {
+    ("amd", "vllm"): 2.0,
+    ("amd", "sglang"): 2.0,
+    ("amd", "atom"): 1.25,
+    ("nvidia", "vllm"): 1.45,
+    ("nvidia", "sglang"): 1.6,
+    ("nvidia", "tensorrt-llm"): 1.15,
+}
 # A step that prefills costs this many times a decode step's fixed part on top of its tokens: it runs outside the
 # captured graph. DeepSeek-V4-Pro on MI355X: prefill steps of 143 ms at 1024 and 782 ms at 8192 tokens leave 52 ms at
 # none (arXiv 2611.04032 App. E); the fixed part of its public ladders at the same width is 17–18 ms.
@@ -97,12 +103,11 @@ def solve_anchor(
     side: KernelContext,
     runs: Mapping[Shape, Sequence[MeasuredRun]],
     constants: TransferConstants,
-    fallback_token_ms: float | None = None,
 ) -> ServedAnchor:
-    """Solve every ladder of an anchor; ``fallback_token_ms`` prices a prompt token where one length was measured."""
+    """Solve every ladder of an anchor."""
     per_token = measured_token_ms(side, runs, constants)
     if per_token is None:
-        per_token = fallback_token_ms or token_ms_from_cost(side, DEFAULT_COST_MS)
+        per_token = expected_token_ms(side)
     ladders: dict[Shape, SolvedLadder] = {}
     fixed = 0.0
     for shape, measured in runs.items():
@@ -157,20 +162,9 @@ def _from_pair(
     return max(value, 1e-3) if value is not None else None
 
 
-def cost_per_parameter(side: KernelContext, per_token_ms: float) -> float:
-    """Cost of a prompt token times GPUs over active parameters: what one parameter costs an engine, ms."""
-    return per_token_ms * side.gpus / active_parameters(side.card)
-
-
-def token_ms_from_cost(side: KernelContext, cost: float) -> float:
-    """Inverse of :func:`cost_per_parameter`."""
-    return cost * active_parameters(side.card) / side.gpus
-
-
-def active_parameters(card: ModelCard) -> float:
-    """Parameters one token passes through, embeddings apart."""
-    counts = weight_counts(card)
-    return counts.attention + counts.feed_forward + counts.per_expert * counts.topk * counts.moe_layers
+def expected_token_ms(side: KernelContext) -> float:
+    """What a prompt token is expected to cost before any prompt was measured."""
+    return PROMPT_COST_OVER_SIMULATED[(side.platform.vendor, side.engine)] * simulated_token_ms(side)
 
 
 @dataclass(frozen=True, slots=True)
