@@ -1,13 +1,14 @@
-"""A recorded trial brought back: what it would deploy, to launch it, verify it or compare it."""
+"""A recorded trial brought back: what it would deploy, to launch it, verify it, explain it or run its search again."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agent.anchor_files import load_anchors
+from agent.predict_request import validated
 from agent.request import TuningRequest
-from levers.catalog import LEVERS
 from levers.context import SearchContext
-from levers.space import Setting, normalised, to_deployment
+from levers.space import POSITION, Setting, normalised, to_deployment
+from predictor.anchors.schema import Anchor
 from predictor.errors import BadInput
 from predictor.types import Deployment, Workload
 
@@ -18,52 +19,60 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordedTrial:
-    """One trial of a search with what it deploys."""
+    """One trial of a search with what it deploys, and the anchors the search had."""
 
     search_id: int
     trial: "TrialRecord"
     request: TuningRequest
     context: SearchContext
+    anchors: tuple[Anchor, ...]
     deployment: Deployment
     workload: Workload
 
+    @property
+    def name(self) -> str:
+        """``SEARCH:TRIAL``."""
+        return f"{self.search_id}:{self.trial.index}"
+
 
 def parse_trial(text: str) -> tuple[int, int | None]:
-    """Read ``SEARCH`` (its best trial) or ``SEARCH:TRIAL``.
+    """Read ``SEARCH`` or ``SEARCH:best`` (its best trial), or ``SEARCH:TRIAL``.
 
-    >>> parse_trial("3"), parse_trial("3:17")
-    ((3, None), (3, 17))
+    >>> parse_trial("3"), parse_trial("3:17"), parse_trial("3:best")
+    ((3, None), (3, 17), (3, None))
     """
     search, _, trial = text.partition(":")
     try:
-        return int(search), int(trial) if trial else None
+        return int(search), None if trial in ("", "best") else int(trial)
     except ValueError:
         raise BadInput(f"trial {text!r}: write SEARCH for its best trial, or SEARCH:TRIAL, such as 3:17") from None
 
 
-def recorded_trial(book: "Ledger", search_id: int, index: int | None, anchors: str | None = None) -> RecordedTrial:
-    """Read a trial; ``index`` None is the search's best. A refused seed that is no whole setting cannot be deployed."""
+def recorded_trial(book: "Ledger", search_id: int, index: int | None) -> RecordedTrial:
+    """Read a trial; ``index`` None is the search's best. A refused seed that is no whole setting deploys nothing."""
     stored = book.get_search(search_id)
     if index is None:
         if stored.end is None or stored.end.best_index is None:
-            raise BadInput(f"search {search_id}: has no best trial; name one, such as {search_id}:0")
+            raise BadInput(f"trial '{search_id}:best': the search named no best trial; name one, such as {search_id}:0")
         index = stored.end.best_index
     trial = book.trial(search_id, index)
-    missing = [lever.name for lever in LEVERS if lever.name not in trial.levers]
-    if missing:
-        raise BadInput(f"trial {search_id}:{index}: was refused before it was a whole setting; it deploys nothing")
-    known = {name: value for name, value in dict(stored.record.request).items() if name in TuningRequest.model_fields}
-    request = TuningRequest.model_validate(_plain(known))
-    context = request.context(load_anchors(anchors))
-    setting = Setting(tuple(normalised(lever.name, _plain(trial.levers[lever.name])) for lever in LEVERS))
+    texts = [one.text for one in book.inputs(search_id) if one.kind == "anchor"]
+    anchors = tuple(Anchor.model_validate_json(text) for text in texts)
+    request = recorded_request(stored.record.request)
+    context = request.context(anchors)
+    setting = setting_of(trial.levers, f"{search_id}:{index}")
     deployment, workload = to_deployment(setting, context)
-    return RecordedTrial(search_id, trial, request, context, deployment, workload)
+    return RecordedTrial(search_id, trial, request, context, anchors, deployment, workload)
 
 
-def _plain(value: Any) -> Any:
-    """Frozen JSON as lists and dicts."""
-    if isinstance(value, tuple):
-        return [_plain(one) for one in value]
-    if hasattr(value, "items"):
-        return {name: _plain(one) for name, one in value.items()}
-    return value
+def recorded_request(fields: Mapping[str, Any]) -> TuningRequest:
+    """The typed request in a search's record, which holds more than the request."""
+    return validated(TuningRequest, **{name: fields[name] for name in TuningRequest.model_fields if name in fields})
+
+
+def setting_of(levers: Mapping[str, Any], name: str) -> Setting:
+    """A recorded lever setting; a seed that was refused before it became one cannot be priced."""
+    missing = [lever for lever in POSITION if lever not in levers]
+    if missing:
+        raise BadInput(f"trial {name!r}: was refused before it became a whole setting; choose one that was priced")
+    return Setting(tuple(normalised(lever, levers[lever]) for lever in POSITION))

@@ -18,6 +18,7 @@ def register(app: typer.Typer) -> None:
     group.command("list", help="Searches, oldest first.")(list_searches)
     group.command("show", help="One search: its request, its best trial and its trials.")(show)
     group.command("export", help="Searches with every trial, as JSON lines, CSV or Parquet.")(export)
+    group.command("resume", help="Finish a search that was interrupted or killed.")(resume)
     group.command("diff", help="What differs between two searches.")(diff)
     app.add_typer(group, name="ledger")
 
@@ -147,6 +148,39 @@ def export(
         sys.stdout.buffer.write(content)
     else:
         write_export(Path(out), content)
+
+
+def resume(
+    search_id: Annotated[int, typer.Argument(help="Id of an unfinished search.")],
+    ledger: Url = None,
+    anchors: Annotated[str | None, typer.Option(help="Folder or file of anchors the search was given.")] = None,
+    jobs: Annotated[int, typer.Option(help="Worker processes.")] = 1,
+    json_output: Json = False,
+) -> None:
+    """Finish a search that was interrupted or killed; it ends as if nothing had happened."""
+    from agent.cli.output import print_json
+    from agent.recorded import recorded_request
+    from agent.report import show_tuning
+    from agent.tune import tune
+    from predictor.errors import BadInput
+
+    with open_existing(ledger) as book:
+        stored = book.get_search(search_id)
+    if stored.end is not None:
+        raise BadInput(f"search {search_id}: ended already ({stored.status}); see `inferasim ledger show {search_id}`")
+    planner = stored.record.request.get("planner")
+    if planner != "seed":
+        raise BadInput(f"search {search_id}: was planned by a language model; give the same `inferasim tune` again")
+    outcome = tune(recorded_request(stored.record.request), ledger_url=ledger, anchors=anchors, jobs=jobs)
+    if outcome.search_id != search_id:
+        raise BadInput(
+            f"search {search_id}: its cards, anchors or release have changed since, so search {outcome.search_id} was "
+            "run instead; `inferasim ledger diff` shows what changed"
+        )
+    if json_output:
+        print_json(outcome.as_json())
+    else:
+        show_tuning(outcome.as_json(), None)
 
 
 def diff(

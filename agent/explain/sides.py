@@ -2,18 +2,14 @@
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from agent.anchor_files import load_anchors
 from agent.predict_request import PredictRequest, validated
 from agent.price import priced
+from agent.recorded import parse_trial, recorded_trial
 from agent.release import release
-from agent.request import TuningRequest
-from levers.space import POSITION, Setting, normalised, to_deployment
-from predictor.anchors.schema import Anchor
 from predictor.errors import BadFile, BadInput
 from predictor.predict import Catalogue
 from predictor.profiles.loader import engine_profile, model_card, platform
@@ -37,7 +33,7 @@ def read_side(text: str, ledger_url: str | None = None, anchors: str | None = No
     """``SEARCH:TRIAL`` or ``SEARCH:best`` of the ledger, else the path of a JSON file."""
     match = _TRIAL.fullmatch(text)
     if match is not None:
-        return trial_side(int(match["search"]), match["trial"], ledger_url)
+        return trial_side(*parse_trial(text), ledger_url)
     return file_side(Path(text), anchors)
 
 
@@ -62,35 +58,13 @@ def file_side(path: Path, anchors: str | None = None) -> Side:
     return Side(path.stem, deployment, request.workload(), Catalogue(card, hardware, profile, usable))
 
 
-def trial_side(search_id: int, trial: str, ledger_url: str | None = None) -> Side:
-    """A recorded trial, rebuilt from the search's own request and anchors."""
+def trial_side(search_id: int, trial: int | None, ledger_url: str | None = None) -> Side:
+    """A recorded trial (None: the search's best), rebuilt from the search's own request and anchors."""
     from agent.tune import default_ledger
     from ledger import open_ledger
-    from ledger.queries import best_trial
 
     with open_ledger(ledger_url or default_ledger(), create=False, write=False) as book:
-        search = book.get_search(search_id)
-        recorded = best_trial(book, search) if trial == "best" else book.trial(search_id, int(trial))
-        texts = [one.text for one in book.inputs(search_id) if one.kind == "anchor"]
-    if recorded is None:
-        raise BadInput(f"trial '{search_id}:best': the search named no best trial")
-    anchors = tuple(Anchor.model_validate_json(text) for text in texts)
-    request = recorded_request(search.record.request)
-    context = request.context(anchors)
-    setting = setting_of(recorded.levers, f"{search_id}:{recorded.index}")
-    deployment, workload = to_deployment(setting, context)
-    catalogue = Catalogue(context.card, context.platform, context.engine, anchors)
-    return Side(f"{search_id}:{recorded.index}", deployment, workload, catalogue, request.objective)
-
-
-def recorded_request(fields: Mapping[str, Any]) -> TuningRequest:
-    """The typed request in a search's record, which holds more than the request."""
-    return validated(TuningRequest, **{name: fields[name] for name in TuningRequest.model_fields if name in fields})
-
-
-def setting_of(levers: Mapping[str, Any], name: str) -> Setting:
-    """A recorded lever setting; a seed that was refused before it became one cannot be priced."""
-    missing = [lever for lever in POSITION if lever not in levers]
-    if missing:
-        raise BadInput(f"trial {name!r}: was refused before it became a whole setting; choose one that was priced")
-    return Setting(tuple(normalised(lever, levers[lever]) for lever in POSITION))
+        found = recorded_trial(book, search_id, trial)
+    context = found.context
+    catalogue = Catalogue(context.card, context.platform, context.engine, found.anchors)
+    return Side(found.name, found.deployment, found.workload, catalogue, found.request.objective)

@@ -46,7 +46,8 @@ def test_kill_in_the_middle_then_resume(tmp_path: Path) -> None:
     with open_ledger(str(killed), create=False) as book:
         assert book.get_search(1).status == "unfinished"
         assert [trial.index for trial in book.trials(1)] == list(range(left))
-    again = subprocess.run([*TUNE, str(killed)], cwd=ROOT, check=True, capture_output=True, text=True)
+    resume = [*TUNE[:3], "ledger", "resume", "1", "--json", "--ledger", str(killed)]
+    again = subprocess.run(resume, cwd=ROOT, check=True, capture_output=True, text=True)
     assert json.loads(again.stdout)["resumed_trials"] == left
     exports = []
     for path in (whole, killed):
