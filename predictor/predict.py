@@ -74,7 +74,7 @@ def predict(
             f"{deployment.model} at {deployment.layout.label()} on {deployment.gpu}: the KV pool holds "
             f"{breakdown.kv_pool_tokens} tokens and one request needs {tokens_per_request}"
         )
-    step, selection, flags = _step(deployment, workload, catalogue, settings, mode, anchor)
+    step, selection, flags = step_for(deployment, workload, catalogue, settings, mode, anchor)
     running_cap = settings.max_running * deployment.layout.attn_dp  # an engine caps each attention-DP rank
     cap = min(running_cap, capacity)
     load = workload.concurrency / deployment.replicas
@@ -100,7 +100,7 @@ def predict(
     return prediction
 
 
-def _step(
+def step_for(
     deployment: Deployment,
     workload: Workload,
     catalogue: Catalogue,

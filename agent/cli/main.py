@@ -9,7 +9,20 @@ from typing import cast
 
 import typer
 
-from agent.cli import anchors, catalogue, doctor, explain, harvest, launch, ledger, mix, pareto, predict, tune
+from agent.cli import (
+    anchors,
+    catalogue,
+    doctor,
+    explain,
+    harvest,
+    launch,
+    ledger,
+    mix,
+    pareto,
+    predict,
+    simulate,
+    tune,
+)
 
 app = typer.Typer(
     name="inferasim",
@@ -22,6 +35,7 @@ app = typer.Typer(
 predict.register(app)
 tune.register(app)
 launch.register(app)
+simulate.register(app)
 anchors.register(app)
 harvest.register(app)
 ledger.register(app)
