@@ -22,6 +22,7 @@ from agent.cli import (
     predict,
     simulate,
     tune,
+    verify,
 )
 
 app = typer.Typer(
@@ -38,6 +39,7 @@ launch.register(app)
 simulate.register(app)
 anchors.register(app)
 harvest.register(app)
+verify.register(app)
 ledger.register(app)
 catalogue.register(app)
 explain.register(app)

@@ -69,10 +69,10 @@ def read_endpoint(url: str, timeout_s: float = 10.0) -> EngineFacts:
     )
 
 
-def endpoint_of(url: str, facts: EngineFacts, engine: str, timeout_s: float) -> Endpoint:
+def endpoint_of(url: str, facts: EngineFacts, engine: str, timeout_s: float, token_ids: bool = True) -> Endpoint:
     """Where to send: vLLM returns token ids when asked."""
     base = url.rstrip("/").removesuffix("/v1")
-    return Endpoint(base, facts.model, timeout_s, counts_ids=engine == "vLLM")
+    return Endpoint(base, facts.model, timeout_s, token_ids, counts_ids=engine == "vLLM")
 
 
 def read_start_log(text: str) -> tuple[PoolLog | None, bool | None]:

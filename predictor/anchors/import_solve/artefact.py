@@ -7,7 +7,7 @@ from typing import Any
 
 from predictor.anchors.fit import fit_prefill
 from predictor.anchors.import_formats.detect import read_benchmark
-from predictor.anchors.import_formats.run import Fact, StepRun
+from predictor.anchors.import_formats.run import BenchRun, Fact, StepRun
 from predictor.anchors.import_solve.checks import check_floor, check_run
 from predictor.anchors.import_solve.facts import read_facts
 from predictor.anchors.import_solve.ladder import (
@@ -30,7 +30,7 @@ from predictor.anchors.schema import SCHEMA_VERSION, Anchor, DecodeSweep, Prefil
 from predictor.engines import effective_settings
 from predictor.errors import BadFile, BadInput
 from predictor.step.build_simulated import simulated_step
-from predictor.step.model import PrefillCurve
+from predictor.step.model import PrefillCurve, StepModel
 
 # A run reproduced worse than this by the solved steps holds something no step explains; it is named.
 ODD_RUN_PCT = 15.0
@@ -57,6 +57,30 @@ class Imported:
     reproduced: Mapping[str, tuple[tuple[str, float, float], ...]]
 
 
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A step model to scale, what it is, and the host time that goes with it.
+
+    ``measured``: how its steps grow with load and context was measured, so a factor does not make it a simulation.
+    """
+
+    model: StepModel
+    host_ms: float
+    what: str
+    measured: bool = False
+
+
+def kernel_models(shape: Shape, setting: Setting) -> Base:
+    """The kernel models' steps for one deployment."""
+    version = known_version(setting)
+    deployment = replace(setting.deployment, engine_version=version or setting.profile.versions[0].version)
+    settings = effective_settings(setting.profile, version, setting.platform, setting.card, deployment)
+    workload = shape.runs[0].workload
+    wanted = replace(workload, concurrency=workload.concurrency * deployment.layout.attn_dp)
+    step = simulated_step(deployment, wanted, setting.card, setting.platform, setting.profile, settings)
+    return Base(step.model, step.host_ms, "kernel models")
+
+
 def import_benchmark(
     files: Sequence[BenchmarkFile],
     stated: Mapping[str, Fact],
@@ -80,16 +104,31 @@ def import_benchmark(
     if steps:
         setting = resolve(steps, facts, find, accepted_name)
         return Imported(_from_steps(steps, setting, files, tools, name), {})
+    return import_runs(runs, facts, find, files=files, accepted_name=accepted_name, name=name)
+
+
+def import_runs(
+    runs: Sequence[BenchRun],
+    facts: Mapping[str, Fact],
+    find: Lookups,
+    *,
+    files: Sequence[BenchmarkFile] = (),
+    accepted_name: str | None = None,
+    name: str | None = None,
+    base: Base | None = None,
+) -> Imported:
+    """Make an anchor of served runs; ``base`` is what one load scales instead of the kernel models."""
     for run in runs:
         check_run(run)
     setting = resolve(runs, facts, find, accepted_name)
     floor = step_floor(setting)
     for run in runs:
         check_floor(run, floor)
+    tools = " and ".join(sorted({run.tool for run in runs}))
     shapes, notes = shapes_of(runs, setting, facts)
     loads = {(shape.isl_tokens, shape.osl_tokens, load) for shape in shapes for load in loads_of(shape)}
     if len(loads) == 1:
-        return _scaled(shapes[0], setting, files, tools, name, notes)
+        return _scaled(shapes[0], setting, base or kernel_models(shapes[0], setting), files, tools, name, notes)
     solved = solve_ladders(shapes)
     return Imported(_solved(solved, setting, files, tools, name, notes), solved.reproduced)
 
@@ -225,26 +264,21 @@ def _served_sweep(sweep: SolvedSweep, ranks: int) -> DecodeSweep:
 def _scaled(
     shape: Shape,
     setting: Setting,
+    base: Base,
     files: Sequence[BenchmarkFile],
     tools: str,
     name: str | None,
     notes: Sequence[str],
 ) -> Imported:
-    run = shape.runs[0]
-    version = known_version(setting)
-    deployment = replace(setting.deployment, engine_version=version or setting.profile.versions[0].version)
-    settings = effective_settings(setting.profile, version, setting.platform, setting.card, deployment)
-    ranks = deployment.layout.attn_dp
-    wanted = replace(run.workload, concurrency=run.workload.concurrency * ranks)
-    step = simulated_step(deployment, wanted, setting.card, setting.platform, setting.profile, settings)
-    run = replace(run, tokens_per_step=step.model.tokens_per_step)
-    scaled = scale_to_run(run, step.model, step.host_ms)
+    ranks = setting.deployment.layout.attn_dp
+    run = replace(shape.runs[0], tokens_per_step=base.model.tokens_per_step)
+    scaled = scale_to_run(run, base.model, base.host_ms)
     middle = _middle(shape)
     sweep = DecodeSweep.model_validate(
         {
             "prompt_tokens": round(shape.isl_tokens * middle),
             "output_tokens": round(shape.osl_tokens * middle),
-            "kind": "scaled",
+            "kind": "served" if base.measured else "scaled",
             "points": [
                 {"batch": batch * ranks, "step_ms": _digits(_step_ms(scaled, batch, shape.context_tokens))}
                 for batch in scaled_batches(run)
@@ -256,20 +290,20 @@ def _scaled(
     said = [
         *notes,
         *scaled.notes,
-        f"kernel models times {scaled.model.decode:.3f} (decode) and {scaled.model.prompt:.3f} (prefill): one run "
-        "scales a simulation, its shape over batch is not measured",
+        f"{base.what} times {scaled.model.decode:.3f} (decode) and {scaled.model.prompt:.3f} (prefill): one run scales "
+        f"it, its shape over batch is {'that of an earlier measurement' if base.measured else 'not measured'}",
     ]
     anchor = _assemble(
         setting,
         files,
-        "kernel models scaled to one served run",
+        f"{base.what} scaled to one served run",
         name,
         [sweep],
         _prefill(scaled.model.prefill, [round(shape.isl_tokens * middle)], None),
         tools=tools,
-        tokens_per_step=step.model.tokens_per_step,
-        host_ms=step.host_ms,
-        coarse=True,
+        tokens_per_step=base.model.tokens_per_step,
+        host_ms=base.host_ms,
+        coarse=not base.measured,
         notes=said,
     )
     return Imported(anchor, {})

@@ -1,0 +1,77 @@
+"""Kept benchmark clients as programs: the command for a workload, and its result read by the importers."""
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from agent.bench.client import Endpoint
+from agent.failures import DependencyFailed
+from agent.launch.bench import benchmark
+from predictor.anchors.import_formats import BenchRun, read_benchmark
+from predictor.errors import BadInput
+from predictor.types import Arrival, Workload
+
+Command = Callable[[Endpoint, Workload, str, Path], tuple[str, ...]]
+TAIL = 400
+
+
+def vllm_command(endpoint: Endpoint, workload: Workload, tokenizer: str, folder: Path) -> tuple[str, ...]:
+    """``vllm bench serve``: the launch artefact's command, against this endpoint."""
+    argv = list(benchmark("server", 0, tokenizer, workload))
+    argv[argv.index("--base-url") + 1] = endpoint.url
+    argv[argv.index("--result-filename") + 1] = str(folder / "bench.json")
+    if endpoint.model != tokenizer:
+        argv += ["--served-model-name", endpoint.model]
+    return tuple(argv)
+
+
+def aiperf_command(endpoint: Endpoint, workload: Workload, tokenizer: str, folder: Path) -> tuple[str, ...]:
+    """``aiperf profile`` (0.13): a closed loop with synthetic prompts of the workload's mean lengths."""
+    if workload.arrival is not Arrival.CLOSED:
+        raise BadInput(
+            f"arrival {workload.arrival}: the aiperf adapter sends closed loops; use client vllm or built-in"
+        )
+    share = (1.0 + workload.length_range_frac) / 2.0
+    # Lengths are normal there, uniform in a workload: the deviation of a uniform range of this width.
+    deviation = (1.0 - workload.length_range_frac) / 12.0**0.5
+    argv = ["aiperf", "profile", "--model", endpoint.model, "--url", endpoint.url, "--tokenizer", tokenizer]
+    argv += ["--endpoint-type", "completions", "--streaming", "--concurrency", str(workload.concurrency)]
+    argv += ["--request-count", str(workload.concurrency * workload.requests_per_client)]
+    argv += ["--isl", str(round(workload.isl_tokens * share)), "--osl", str(round(workload.osl_tokens * share))]
+    if deviation:
+        argv += ["--isl-stddev", str(round(workload.isl_tokens * deviation))]
+        argv += ["--osl-stddev", str(round(workload.osl_tokens * deviation))]
+    argv += ["--extra-inputs", "ignore_eos:true", "--random-seed", str(workload.seed)]
+    return (*argv, "--output-artifact-dir", str(folder))
+
+
+CLIENTS: dict[str, tuple[Command, str]] = {
+    "vllm": (vllm_command, "bench.json"),
+    "aiperf": (aiperf_command, "profile_export_aiperf.json"),
+}
+
+
+def run_client(
+    name: str, endpoint: Endpoint, workload: Workload, tokenizer: str, timeout_s: float = 7200.0
+) -> BenchRun:
+    """Run a kept client and read what it wrote. Raises DependencyFailed with its last words."""
+    command, result = CLIENTS[name]
+    with tempfile.TemporaryDirectory(prefix="inferasim-bench-") as place:
+        folder = Path(place)
+        argv = command(endpoint, workload, tokenizer, folder)
+        if shutil.which(argv[0]) is None:
+            raise DependencyFailed(f"{argv[0]}: no such program; install it, or use --client built-in")
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=folder)
+        except subprocess.TimeoutExpired:
+            raise DependencyFailed(f"{argv[0]} did not finish within {timeout_s:.0f} s") from None
+        found = next(iter(sorted(folder.rglob(result))), None)
+        if done.returncode != 0 or found is None:
+            said = " ".join((done.stderr or done.stdout).split())[-TAIL:]
+            raise DependencyFailed(f"{' '.join(argv[:3])} ended with code {done.returncode}: {said}")
+        parsed = read_benchmark(found.read_text(encoding="utf-8"), found.name)
+    if len(parsed.runs) != 1:
+        raise DependencyFailed(f"{argv[0]} wrote {len(parsed.runs)} runs where one was asked for")
+    return parsed.runs[0]
