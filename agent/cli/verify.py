@@ -155,9 +155,10 @@ def _what(
     if given:
         raise BadInput(f"{given[0]} {fields[given[0]]!r}: trial {trial} says this already; leave it out")
     with open_existing(ledger) as book:
-        found = recorded_trial(book, *parse_trial(trial), anchors)
+        found = recorded_trial(book, *parse_trial(trial))
     context = found.context
-    usable = tuple(one for one in load_anchors(anchors) if one.signature.model == context.card.name)
+    on_hand = load_anchors(anchors) if anchors else found.anchors  # the search's own, as they were then
+    usable = tuple(one for one in on_hand if one.signature.model == context.card.name)
     catalogue = Catalogue(context.card, context.platform, context.engine, usable)
     return context.card, catalogue, found.deployment, replace(found.workload, requests_per_client=requests_per_client)
 
