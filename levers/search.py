@@ -12,7 +12,7 @@ from itertools import combinations, islice, product
 
 from levers.baseline import Fits, baseline
 from levers.catalog import LEVERS
-from levers.context import SearchContext
+from levers.context import LeverValue, SearchContext
 from levers.legality import illegal_reasons
 from levers.lever import show
 from levers.seeds import Changes, Seed, Skipped, legal_or_skipped
@@ -29,6 +29,8 @@ BLOCKS: dict[str, tuple[str, ...]] = {
 }
 BLOCK_OF = {name: block for block, names in BLOCKS.items() for name in names}
 SEED_SHARE = 0.5  # of the budget, at most
+JOINT = {2: 24, 3: 6}  # blocks moved at once when no single one helps -> how many of the most telling take part
+KEPT_VALUES = 4  # of each block then
 MOVED_TOGETHER = 4  # levers of a block changed at once, at most
 LOOKED_AT = 400  # settings a round looks at, new or not
 ROUND = 24  # candidates a polish round asks for at once, at most
@@ -222,25 +224,62 @@ class SeedSearch:
         return merged.setting or seed.setting
 
     def _polish(self) -> Plan:
-        """Vary one block at a time around the best, the most telling block first, until no block helps; then pairs."""
-        order = self._by_effect()
+        """Vary one block at a time around the best until none helps, then the best values of two and three together."""
+        while self.best is not None:
+            top = self.best
+            yield from self._descend()
+            for size in JOINT:
+                yield from self._joint(size)
+                if self.best.rank > top.rank:
+                    break
+            if self.best.rank == top.rank:
+                return
+
+    def _descend(self) -> Plan:
+        """One block after another, the most telling first, as long as a whole pass improves the best."""
         improved = True
         while improved and self.best is not None:
             improved = False
-            for block in order:
+            for block in self._by_effect():
                 top = self.best
                 taken = self._round(polished(self._neighbours(top.candidate.setting, block)))
                 if taken:
                     yield taken
                 improved = improved or self.best.rank > top.rank
-        for first in order:
-            for second in order:
-                if first >= second or self.best is None:
-                    continue
-                pairs = self._pairs(self.best.candidate.setting, first, second)
-                taken = self._round(polished(pairs))
-                if taken:
-                    yield taken
+
+    def _joint(self, size: int) -> Plan:
+        """The best values seen of ``size`` blocks at once, for every choice of blocks, until one improves the best."""
+        assert self.best is not None
+        top = self.best
+        values = {block: self._best_values(block) for block in self._by_effect()}
+        telling = [block for block in values if values[block]][: JOINT[size]]
+        for blocks in combinations(telling, size):
+            taken = self._round(polished(self._together(top.candidate.setting, [values[block] for block in blocks])))
+            if taken:
+                yield taken
+            if self.best.rank > top.rank:
+                return
+
+    def _together(self, setting: Setting, values: list[list[Changes]]) -> Iterator[tuple[Changes, Setting]]:
+        """The setting with one of each block's values."""
+        for chosen in product(*values):
+            changes = {name: value for part in chosen for name, value in part.items()}
+            yield changes, canonical(with_followers(changes, setting, self.context), self.context)
+
+    def _best_values(self, block: str) -> list[Changes]:
+        """What results set a block to, other than the best result does, in the order of their ranks."""
+        assert self.best is not None
+        names = BLOCKS.get(block, (block,))
+        ranked = sorted(self._results.values(), key=lambda result: result.rank, reverse=True)
+        held = tuple(self.best.candidate.setting[name] for name in names)
+        found: dict[tuple[LeverValue, ...], None] = {}
+        for result in ranked:
+            value = tuple(result.candidate.setting[name] for name in names)
+            if value != held:
+                found.setdefault(value)
+            if len(found) == KEPT_VALUES:
+                break
+        return [dict(zip(names, value, strict=True)) for value in found]
 
     def _by_effect(self) -> list[str]:
         """Blocks by how much their seeds moved the score, largest first; untouched ones last, in catalogue order."""
@@ -264,11 +303,6 @@ class SeedSearch:
                 for chosen in product(*(others[name] for name in names)):
                     changes = dict(zip(names, chosen, strict=True))
                     yield changes, canonical(with_followers(changes, setting, self.context), self.context)
-
-    def _pairs(self, setting: Setting, first: str, second: str) -> Iterator[tuple[Changes, Setting]]:
-        for changes, changed in self._neighbours(setting, first):
-            for others, both in self._neighbours(changed, second):
-                yield {**changes, **others}, both
 
 
 def polished(neighbours: Iterable[tuple[Changes, Setting]]) -> Iterator[Offer]:

@@ -33,7 +33,9 @@ from predictor.types import (
 SGLANG_UNCHUNKED = -1  # SGLang reads 0 as unset and -1 as "no chunking"
 POSITION = {lever.name: position for position, lever in enumerate(LEVERS)}
 FLOAT_LEVERS = frozenset({"kv_mem_fraction", "host_kv_gb", "request_rate"})
-GOVERNED = tuple((lever, lever.governor) for lever in LEVERS if lever.governor is not None)
+# levers with a governor: the lever, the governor's position, and the governor's value that idles it
+GOVERNED = tuple((x, POSITION[x.governor[0]], x.governor[1]) for x in LEVERS if x.governor is not None)
+LEADERS = frozenset({"weight_dtype", "disagg"})  # levers that others follow
 DTYPE_LEVERS = frozenset(lever.name for lever in LEVERS if lever.group is Group.PRECISION)
 
 
@@ -113,7 +115,8 @@ def normalised(name: str, value: Any) -> LeverValue:
 
 def canonical(setting: Setting, context: SearchContext) -> Setting:
     """The setting with levers that have no effect put back to their defaults."""
-    idle = {lever.name: lever.default(context) for lever, (name, off) in GOVERNED if setting[name] == off}
+    values = setting.values_in_order
+    idle = {lever.name: lever.default(context) for lever, governor, off in GOVERNED if values[governor] == off}
     return setting.changed(idle) if idle else setting
 
 
@@ -144,7 +147,7 @@ def merge(partial: Mapping[str, Any], base: Setting, context: SearchContext) -> 
 def with_followers(changes: Mapping[str, LeverValue], base: Setting, context: SearchContext) -> Setting:
     """The base with legal changes and the levers that follow them; nothing is checked."""
     full = base.changed(changes)
-    return full.changed(followers(changes, base, full, context))
+    return full if LEADERS.isdisjoint(changes) else full.changed(followers(changes, base, full, context))
 
 
 def followers(
