@@ -1,0 +1,232 @@
+"""Regret of the seed search on spaces small enough to enumerate, beside random search and Optuna's TPE.
+
+Each space fixes all levers but a few, so that every legal deployment can be priced and the true optimum is known. The
+three searches then look scores up in that table. A budget counts priced candidates: structurally illegal ones cost
+nothing, for TPE as for the others. Regret is how much worse the best legal candidate found is than the optimum, in
+percent of the optimum, 100 where none was found. Random search and TPE run once for each random seed.
+"""
+
+import argparse
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from agent.evaluate import Evaluator
+from evals.corpus import parser, run
+from levers.build import search_context, with_pins
+from levers.catalog import LEVERS
+from levers.context import LeverValue, SearchContext
+from levers.legality import illegal_reasons
+from levers.objectives import objective, parse_slo
+from levers.search import SeedSearch
+from levers.space import Setting, canonical, defaults, to_deployment, with_followers
+from predictor.predict import Catalogue
+from predictor.types import Deployment, Mode, Workload
+
+BUDGETS = (50, 150, 300)
+RANDOM_SEEDS = 5
+NOTHING_FOUND_PCT = 100.0
+Launched = tuple[Deployment, Workload]
+Table = dict[Launched, tuple[float | None, bool, float]]  # signed score, legal, shortfall
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """One enumerable space: what is deployed, what is optimised, and which levers are open."""
+
+    name: str
+    model: str
+    gpu: str
+    engine: str
+    objective: str
+    slos: tuple[str, ...]
+    workload: Workload
+    levers: tuple[str, ...]
+
+
+SPACES = (
+    Space("DeepSeek-R1, SGLang, throughput per GPU under TPOT", "DeepSeek-R1", "MI355X", "SGLang",
+          "output_tok_s_per_gpu", ("tpot_ms<=30",), Workload(8192, 1024, 64),
+          ("tp", "ep", "attn_dp", "max_running", "chunk_size", "spec_method")),
+    Space("Llama-3.1-70B, vLLM, throughput under TTFT", "Llama-3.1-70B", "H100", "vLLM", "output_tok_s",
+          ("ttft_ms<=4000",), Workload(4096, 512, 128),
+          ("tp", "replicas", "max_running", "token_budget", "graph_mode", "spec_method")),
+    Space("MiniMax-M2.5, ATOM, TPOT", "MiniMax-M2.5", "MI355X", "ATOM", "tpot_ms", (), Workload(1024, 1024, 64),
+          ("tp", "ep", "attn_dp", "max_running", "token_budget", "spec_method", "allreduce")),
+    Space("Qwen3-235B-A22B, TensorRT-LLM, total throughput per GPU", "Qwen3-235B-A22B", "H200", "TensorRT-LLM",
+          "total_tok_s_per_gpu", ("tpot_ms<=40",), Workload(2048, 1024, 128),
+          ("tp", "ep", "attn_dp", "token_budget", "chunk_size", "graph_max_bs")),
+    Space("Qwen3.6-35B-A3B, vLLM, interactivity under a rate", "Qwen3.6-35B-A3B", "B200", "vLLM",
+          "interactivity_tok_s_user", ("output_tok_s>=2000",), Workload(8192, 1024, 32),
+          ("tp", "ep", "attn_dp", "spec_method", "spec_depth", "concurrency", "allreduce")),
+    Space("gpt-oss-120b, SGLang, TTFT", "gpt-oss-120b", "MI300X", "SGLang", "ttft_ms", ("tpot_ms<=25",),
+          Workload(8192, 1024, 128),
+          ("tp", "replicas", "pp", "chunk_size", "token_budget", "max_running")),
+    Space("Kimi-K2.5, vLLM, end-to-end latency", "Kimi-K2.5", "B300", "vLLM", "e2e_ms", (), Workload(4096, 1024, 64),
+          ("tp", "ep", "attn_dp", "a2a_backend", "moe_backend", "max_running", "graph_mode")),
+)  # fmt: skip
+
+
+def context_of(space: Space) -> SearchContext:
+    """The search context with every lever pinned but the space's own."""
+    opened = [lever.name for lever in LEVERS if lever.name in space.levers and lever.group in ("load", "precision")]
+    here = search_context(model=space.model, gpu=space.gpu, engine=space.engine, workload=space.workload, free=opened)
+    start = defaults(here)
+    return with_pins(here, {lever.name: start[lever.name] for lever in LEVERS if lever.name not in space.levers})
+
+
+def points(context: SearchContext, levers: tuple[str, ...]) -> Iterator[tuple[tuple[LeverValue, ...], Setting]]:
+    """Every combination of the open levers' values, with its setting."""
+    start = defaults(context)
+    choices = [lever.values(context) for lever in LEVERS if lever.name in levers]
+    names = [lever.name for lever in LEVERS if lever.name in levers]
+    for chosen in product(*choices):
+        changes = dict(zip(names, chosen, strict=True))
+        yield chosen, canonical(with_followers(changes, start, context), context)
+
+
+def enumerate_space(
+    evaluator: Evaluator, levers: tuple[str, ...]
+) -> tuple[Table, dict[tuple[LeverValue, ...], Launched]]:
+    """Score of every legal deployment, and the deployment of every combination that is legal in structure."""
+    table: Table = {}
+    launched_by: dict[tuple[LeverValue, ...], Launched] = {}
+    for chosen, setting in points(evaluator.context, levers):
+        launched = to_deployment(setting, evaluator.context)
+        if launched not in table:
+            if illegal_reasons(*launched, evaluator.context):
+                continue
+            judged = evaluator.evaluate(*launched)
+            table[launched] = judged.signed_score, judged.legal, judged.shortfall
+        launched_by[chosen] = launched
+    return table, launched_by
+
+
+def best_legal(table: Mapping[Launched, tuple[float | None, bool, float]]) -> float:
+    """The largest signed score among legal deployments; -inf where there is none."""
+    return max((score for score, legal, _ in table.values() if legal and score is not None), default=-math.inf)
+
+
+def regret_pct(found: float, optimum: float) -> float:
+    """How much worse than the optimum, percent of the optimum."""
+    return NOTHING_FOUND_PCT if math.isinf(found) else 100.0 * (optimum - found) / abs(optimum)
+
+
+def seed_search(context: SearchContext, table: Table, budget: int) -> float:
+    """Best legal score of the seed search."""
+    search, found = SeedSearch(context, budget), -math.inf
+    while not search.done:
+        candidate = search.ask()
+        assert candidate is not None
+        score, legal, shortfall = table[candidate.deployment, candidate.workload]
+        search.tell(candidate, score, legal, shortfall)
+        found = max(found, score) if legal and score is not None else found
+    return found
+
+
+def random_search(table: Table, budget: int, seed: int) -> float:
+    """Best legal score of distinct deployments drawn at random."""
+    outcomes = list(table.values())
+    chosen = np.random.default_rng(seed).permutation(len(outcomes))[:budget]
+    legal = [score for score, is_legal, _ in (outcomes[index] for index in chosen) if is_legal and score is not None]
+    return max(legal, default=-math.inf)
+
+
+def tpe_search(
+    table: Table,
+    launched_by: Mapping[tuple[LeverValue, ...], Launched],
+    choices: list[tuple[str, tuple[LeverValue, ...]]],
+    budget: int,
+    seed: int,
+) -> float:
+    """Best legal score of TPE over the same levers, with the constraint told as Optuna takes it.
+
+    A suggestion that is illegal in structure or was priced before costs no budget, up to ten suggestions for each.
+    """
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sampler = optuna.samplers.TPESampler(
+            seed=seed, multivariate=True, constraints_func=lambda trial: trial.user_attrs["constraint"]
+        )
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        priced: set[Launched] = set()
+        found = -math.inf
+        for _ in range(10 * budget):
+            if len(priced) >= budget:
+                break
+            trial = study.ask()
+            chosen = tuple(
+                values[trial.suggest_categorical(name, list(range(len(values))))] for name, values in choices
+            )
+            launched = launched_by.get(chosen)
+            score, legal, shortfall = table[launched] if launched else (None, False, math.inf)
+            trial.set_user_attr("constraint", (0.0 if legal else 1.0 + min(shortfall, 10.0),))
+            if launched is None or score is None:
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            else:
+                study.tell(trial, score)
+            if launched is not None:
+                priced.add(launched)
+            found = max(found, score) if legal and score is not None else found
+    return found
+
+
+def score_space(space: Space, seeds: int) -> dict[str, Any]:
+    """One space: its size, its optimum and the three searches' regrets at every budget."""
+    here = context_of(space)
+    catalogue = Catalogue(here.card, here.platform, here.engine, ())
+    slos = tuple(parse_slo(text) for text in space.slos)
+    evaluator = Evaluator(here, catalogue, objective(space.objective), slos, Mode.SIMULATE)
+    table, launched_by = enumerate_space(evaluator, space.levers)
+    optimum = best_legal(table)
+    choices = [(lever.name, lever.values(here)) for lever in LEVERS if lever.name in space.levers]
+    searches: dict[str, Callable[[int], list[float]]] = {
+        "seed": lambda budget: [seed_search(here, table, budget)],
+        "random": lambda budget: [random_search(table, budget, seed) for seed in range(seeds)],
+        "tpe": lambda budget: [tpe_search(table, launched_by, choices, budget, seed) for seed in range(seeds)],
+    }
+    return {
+        "space": space.name,
+        "points": len(table),
+        "legal": sum(legal for _, legal, _ in table.values()),
+        "optimum": abs(optimum),
+        "regret_pct": {
+            name: {str(budget): [regret_pct(found, optimum) for found in search(budget)] for budget in BUDGETS}
+            for name, search in searches.items()
+        },
+    }
+
+
+def evaluate(args: argparse.Namespace) -> Mapping[str, Any]:
+    """All spaces, and the medians over spaces and random seeds."""
+    chosen = [space for space in SPACES if not args.space or args.space.lower() in space.name.lower()]
+    spaces = [score_space(space, args.seeds) for space in chosen]
+
+    def medians(name: str) -> dict[str, float]:
+        return {
+            str(budget): median(regret for space in spaces for regret in space["regret_pct"][name][str(budget)])
+            for budget in BUDGETS
+        }
+
+    return {f"{name}_median_regret_pct": medians(name) for name in ("seed", "random", "tpe")} | {"spaces": spaces}
+
+
+def main() -> int:
+    """Command line."""
+    arguments = parser(__doc__.splitlines()[0])
+    arguments.add_argument("--seeds", type=int, default=RANDOM_SEEDS, help="random seeds of random search and TPE")
+    arguments.add_argument("--space", default="", help="only spaces whose name contains this")
+    return run(evaluate, arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
