@@ -1,9 +1,9 @@
 """Regret of the seed search on spaces small enough to enumerate, beside random search and Optuna's TPE.
 
 Each space fixes all levers but a few, so that every legal deployment can be priced and the true optimum is known. The
-three searches then look scores up in that table. A budget counts priced candidates: structurally illegal ones cost
-nothing, for TPE as for the others. Regret is how much worse the best legal candidate found is than the optimum, in
-percent of the optimum, 100 where none was found. Random search and TPE run once for each random seed.
+three searches then look scores up in that table. A budget counts priced candidates: what is illegal or does not fit
+costs nothing, for TPE as for the others. Regret is how much worse the best legal candidate found is than the optimum,
+in percent of the optimum, 100 where none was found. Random search and TPE run once for each random seed.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from evals.corpus import parser, run
 from levers.build import search_context, with_pins
 from levers.catalog import LEVERS
 from levers.context import LeverValue, SearchContext
-from levers.legality import illegal_reasons
+from levers.legality import illegal_reasons, memory_fits
 from levers.objectives import objective, parse_slo
 from levers.search import SeedSearch
 from levers.space import Setting, canonical, defaults, to_deployment, with_followers
@@ -32,6 +32,7 @@ from predictor.types import Deployment, Mode, Workload
 BUDGETS = (50, 150, 300)
 RANDOM_SEEDS = 5
 NOTHING_FOUND_PCT = 100.0
+SUGGESTIONS = 3  # of TPE for each priced candidate, at most
 Launched = tuple[Deployment, Workload]
 Table = dict[Launched, tuple[float | None, bool, float]]  # signed score, legal, shortfall
 
@@ -51,24 +52,26 @@ class Space:
 
 
 SPACES = (
-    Space("DeepSeek-R1, SGLang, throughput per GPU under TPOT", "DeepSeek-R1", "MI355X", "SGLang",
-          "output_tok_s_per_gpu", ("tpot_ms<=30",), Workload(8192, 1024, 64),
+    Space("DeepSeek-R1, SGLang: output per GPU under TPOT", "DeepSeek-R1", "MI355X", "SGLang",
+          "output_tok_s_per_gpu", ("tpot_ms<=25",), Workload(8192, 1024, 64),
           ("tp", "ep", "attn_dp", "max_running", "chunk_size", "spec_method")),
-    Space("Llama-3.1-70B, vLLM, throughput under TTFT", "Llama-3.1-70B", "H100", "vLLM", "output_tok_s",
-          ("ttft_ms<=4000",), Workload(4096, 512, 128),
+    Space("Llama-3.1-70B, vLLM: output under TPOT", "Llama-3.1-70B", "H100", "vLLM", "output_tok_s",
+          ("tpot_ms<=25",), Workload(4096, 512, 128),
           ("tp", "replicas", "max_running", "token_budget", "graph_mode", "spec_method")),
-    Space("MiniMax-M2.5, ATOM, TPOT", "MiniMax-M2.5", "MI355X", "ATOM", "tpot_ms", (), Workload(1024, 1024, 64),
+    Space("MiniMax-M2.5, ATOM: TPOT at a rate", "MiniMax-M2.5", "MI355X", "ATOM", "tpot_ms", ("output_tok_s>=3000",),
+          Workload(1024, 1024, 64),
           ("tp", "ep", "attn_dp", "max_running", "token_budget", "spec_method", "allreduce")),
-    Space("Qwen3-235B-A22B, TensorRT-LLM, total throughput per GPU", "Qwen3-235B-A22B", "H200", "TensorRT-LLM",
-          "total_tok_s_per_gpu", ("tpot_ms<=40",), Workload(2048, 1024, 128),
+    Space("Qwen3-235B-A22B, TensorRT-LLM: total per GPU under TPOT", "Qwen3-235B-A22B", "H200", "TensorRT-LLM",
+          "total_tok_s_per_gpu", ("tpot_ms<=31",), Workload(2048, 1024, 128),
           ("tp", "ep", "attn_dp", "token_budget", "chunk_size", "graph_max_bs")),
-    Space("Qwen3.6-35B-A3B, vLLM, interactivity under a rate", "Qwen3.6-35B-A3B", "B200", "vLLM",
-          "interactivity_tok_s_user", ("output_tok_s>=2000",), Workload(8192, 1024, 32),
+    Space("Qwen3.6-35B-A3B, vLLM: interactivity at a rate", "Qwen3.6-35B-A3B", "B200", "vLLM",
+          "interactivity_tok_s_user", ("output_tok_s>=5000",), Workload(8192, 1024, 32),
           ("tp", "ep", "attn_dp", "spec_method", "spec_depth", "concurrency", "allreduce")),
-    Space("gpt-oss-120b, SGLang, TTFT", "gpt-oss-120b", "MI300X", "SGLang", "ttft_ms", ("tpot_ms<=25",),
+    Space("gpt-oss-120b, SGLang: TTFT under TPOT", "gpt-oss-120b", "MI300X", "SGLang", "ttft_ms", ("tpot_ms<=8",),
           Workload(8192, 1024, 128),
           ("tp", "replicas", "pp", "chunk_size", "token_budget", "max_running")),
-    Space("Kimi-K2.5, vLLM, end-to-end latency", "Kimi-K2.5", "B300", "vLLM", "e2e_ms", (), Workload(4096, 1024, 64),
+    Space("Kimi-K2.5, vLLM: total per GPU under TPOT", "Kimi-K2.5", "B300", "vLLM", "total_tok_s_per_gpu",
+          ("tpot_ms<=18",), Workload(4096, 1024, 64),
           ("tp", "ep", "attn_dp", "a2a_backend", "moe_backend", "max_running", "graph_mode")),
 )  # fmt: skip
 
@@ -93,19 +96,26 @@ def points(context: SearchContext, levers: tuple[str, ...]) -> Iterator[tuple[tu
 
 def enumerate_space(
     evaluator: Evaluator, levers: tuple[str, ...]
-) -> tuple[Table, dict[tuple[LeverValue, ...], Launched]]:
-    """Score of every legal deployment, and the deployment of every combination that is legal in structure."""
+) -> tuple[Table, dict[tuple[LeverValue, ...], Launched], int]:
+    """Score of every deployment that is legal and fits, the deployment of every such combination, and the points seen.
+
+    Points are the distinct deployments that are legal in structure, whether they fit or not.
+    """
     table: Table = {}
     launched_by: dict[tuple[LeverValue, ...], Launched] = {}
+    refused: dict[Launched, bool] = {}
     for chosen, setting in points(evaluator.context, levers):
         launched = to_deployment(setting, evaluator.context)
-        if launched not in table:
+        if launched not in refused:
             if illegal_reasons(*launched, evaluator.context):
                 continue
-            judged = evaluator.evaluate(*launched)
-            table[launched] = judged.signed_score, judged.legal, judged.shortfall
-        launched_by[chosen] = launched
-    return table, launched_by
+            refused[launched] = bool(memory_fits(*launched, evaluator.context))
+            if not refused[launched]:
+                judged = evaluator.evaluate(*launched)
+                table[launched] = judged.signed_score, judged.legal, judged.shortfall
+        if not refused[launched]:
+            launched_by[chosen] = launched
+    return table, launched_by, len(refused)
 
 
 def best_legal(table: Mapping[Launched, tuple[float | None, bool, float]]) -> float:
@@ -145,13 +155,14 @@ def tpe_search(
     budget: int,
     seed: int,
 ) -> float:
-    """Best legal score of TPE over the same levers, with the constraint told as Optuna takes it.
+    """Best legal score of multivariate TPE over the same levers, bounds and legality told as Optuna's constraint.
 
-    A suggestion that is illegal in structure or was priced before costs no budget, up to ten suggestions for each.
+    A suggestion that is illegal, does not fit or was priced before costs no budget, up to ``SUGGESTIONS`` for each.
     """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    worst = min(score for score, _, _ in table.values() if score is not None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         sampler = optuna.samplers.TPESampler(
@@ -160,7 +171,7 @@ def tpe_search(
         study = optuna.create_study(direction="maximize", sampler=sampler)
         priced: set[Launched] = set()
         found = -math.inf
-        for _ in range(10 * budget):
+        for _ in range(SUGGESTIONS * budget):
             if len(priced) >= budget:
                 break
             trial = study.ask()
@@ -170,10 +181,7 @@ def tpe_search(
             launched = launched_by.get(chosen)
             score, legal, shortfall = table[launched] if launched else (None, False, math.inf)
             trial.set_user_attr("constraint", (0.0 if legal else 1.0 + min(shortfall, 10.0),))
-            if launched is None or score is None:
-                study.tell(trial, state=optuna.trial.TrialState.FAIL)
-            else:
-                study.tell(trial, score)
+            study.tell(trial, worst if score is None else score)
             if launched is not None:
                 priced.add(launched)
             found = max(found, score) if legal and score is not None else found
@@ -186,7 +194,7 @@ def score_space(space: Space, seeds: int) -> dict[str, Any]:
     catalogue = Catalogue(here.card, here.platform, here.engine, ())
     slos = tuple(parse_slo(text) for text in space.slos)
     evaluator = Evaluator(here, catalogue, objective(space.objective), slos, Mode.SIMULATE)
-    table, launched_by = enumerate_space(evaluator, space.levers)
+    table, launched_by, seen = enumerate_space(evaluator, space.levers)
     optimum = best_legal(table)
     choices = [(lever.name, lever.values(here)) for lever in LEVERS if lever.name in space.levers]
     searches: dict[str, Callable[[int], list[float]]] = {
@@ -196,7 +204,8 @@ def score_space(space: Space, seeds: int) -> dict[str, Any]:
     }
     return {
         "space": space.name,
-        "points": len(table),
+        "points": seen,
+        "fit": len(table),
         "legal": sum(legal for _, legal, _ in table.values()),
         "optimum": abs(optimum),
         "regret_pct": {

@@ -5,19 +5,21 @@ kernels, disaggregation, fusions. A lever that is legal only beside another (att
 needs EP) carries what it needs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from levers.catalog import BY_NAME
 from levers.context import LeverValue, SearchContext
 from levers.fusions import bf16_safe, legal_fusions
 from levers.legality import illegal_reasons
 from levers.lever import Group, show
+from levers.neighbours import Changes
 from levers.reasons import Reason
 from levers.space import Setting, merge, to_deployment
-from predictor.types import Dtype, Precision
+from predictor.types import Deployment, Dtype, Precision, Workload
 
-Changes = Mapping[str, LeverValue]
+Check = Callable[[Deployment, Workload], tuple[Reason, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,14 @@ def seed_settings(
         yield seed
 
 
-def legal_or_skipped(context: SearchContext, base: Setting, per_lever: int | None = None) -> Iterator[Seed | Skipped]:
-    """Every distinct seed in order: legal ones as settings, the others with their reasons."""
+def legal_or_skipped(
+    context: SearchContext, base: Setting, per_lever: int | None = None, check: Check | None = None
+) -> Iterator[Seed | Skipped]:
+    """Every distinct seed in order: legal ones as settings, the others with their reasons.
+
+    ``check`` says what else refuses a deployment; structure alone where it is not given.
+    """
+    refuse = check or partial(illegal_reasons, context=context)
     seen = {to_deployment(base, context)}
     for changes in moves(context, base, per_lever):
         name = " ".join(f"{lever}={show(value)}" for lever, value in changes.items())
@@ -65,7 +73,7 @@ def legal_or_skipped(context: SearchContext, base: Setting, per_lever: int | Non
         if launched in seen:
             continue
         seen.add(launched)
-        reasons = illegal_reasons(*launched, context)
+        reasons = refuse(*launched)
         if reasons:
             yield Skipped(name, reasons, tuple(changes.items()))
         else:
@@ -73,10 +81,18 @@ def legal_or_skipped(context: SearchContext, base: Setting, per_lever: int | Non
 
 
 def moves(context: SearchContext, base: Setting, per_lever: int | None = None) -> Iterator[Changes]:
-    """The changes of App. J's list in its order, legal or not."""
+    """The changes of App. J's list in its order, legal or not.
+
+    With ``per_lever`` set, attention DP and EP are tried over the whole width only.
+    """
     wide = [tp for tp in _ints(context, "tp") if tp > 1]
     yield from _width_moves(context, base)
-    yield from ({"tp": tp, "attn_dp": ranks} for tp in wide for ranks in _ints(context, "attn_dp") if 1 < ranks <= tp)
+    yield from (
+        {"tp": tp, "attn_dp": ranks}
+        for tp in wide
+        for ranks in _ints(context, "attn_dp")
+        if 1 < ranks <= tp and (per_lever is None or ranks == tp)
+    )
     yield from _replica_moves(context)
     yield from _single(context, base, Group.PRECISION, per_lever)
     yield from _single(context, base, Group.LOAD, per_lever)
@@ -99,7 +115,7 @@ def _ints(context: SearchContext, name: str) -> tuple[int, ...]:
 
 
 def thinned(values: tuple[LeverValue, ...], count: int | None) -> tuple[LeverValue, ...]:
-    """At most ``count`` values, evenly spaced and with both ends.
+    """At most ``count`` values, evenly spaced and with both ends; one value is the middle one.
 
     >>> thinned((1, 2, 4, 8, 16), 3)
     (1, 4, 16)
@@ -107,7 +123,7 @@ def thinned(values: tuple[LeverValue, ...], count: int | None) -> tuple[LeverVal
     if count is None or len(values) <= count:
         return values
     if count == 1:
-        return values[-1:]
+        return (values[len(values) // 2],)
     step = (len(values) - 1) / (count - 1)
     return tuple(values[round(index * step)] for index in range(count))
 
@@ -148,7 +164,7 @@ def _experts(context: SearchContext, base: Setting, wide: list[int], per_lever: 
     """EP, EP under attention DP, then MoE backends, all-to-alls and redundant experts on the widest of them."""
     if not context.card.is_moe:
         return
-    parts = [(tp, ep) for tp in wide for ep in _ints(context, "ep") if 1 < ep <= tp]
+    parts = [(tp, ep) for tp in wide for ep in _ints(context, "ep") if 1 < ep <= tp and (per_lever is None or ep == tp)]
     yield from ({"tp": tp, "ep": ep} for tp, ep in parts)
     yield from ({"tp": tp, "ep": ep, "attn_dp": tp} for tp, ep in parts)
     backends = [value for value in _values(context, "moe_backend") if value != base["moe_backend"]]

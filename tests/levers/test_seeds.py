@@ -108,4 +108,4 @@ def test_nothing_legal_says_why_and_what_else_there_is() -> None:
 def test_thinning_keeps_both_ends() -> None:
     assert thinned((1, 2, 3, 4, 5, 6, 7), 4) == (1, 3, 5, 7)
     assert thinned((1, 2), None) == (1, 2)
-    assert thinned((1, 2, 3), 1) == (3,)
+    assert thinned((1, 2, 3), 1) == (2,)
