@@ -20,8 +20,8 @@ Descent = Generator[list[Candidate], list[Result], Result]
 SEED_SHARE = 0.5  # of the budget, at most
 MOVED_TOGETHER = 4  # levers of a block changed at once, at most
 RESTART_BLOCKS, RESTARTS = 3, 4  # the most telling blocks, and values of each, that a search starts again from
-JOINT = {2: 24, 3: 6}  # blocks moved at once when nothing else helps -> how many of the most telling take part
-KEPT_VALUES = 4  # of each block then
+JOINT = {2: 10, 3: 5}  # blocks moved at once when nothing else helps -> how many of the most telling take part
+KEPT_VALUES = 3  # of each block then
 
 
 def choose_seeds(board: Board) -> tuple[list[Seed], list[Skipped]]:
@@ -35,7 +35,18 @@ def choose_seeds(board: Board) -> tuple[list[Seed], list[Skipped]]:
         skipped = skipped or [seed for seed in found if isinstance(seed, Skipped)]
         if len(seeds) <= share:
             break
-    return seeds[:share], skipped
+    return spread(seeds, share), skipped
+
+
+def spread(seeds: list[Seed], count: int) -> list[Seed]:
+    """``count`` seeds in the list's order, every lever once before any is tried twice: all of them where they fit."""
+    turns: dict[frozenset[str], int] = {}
+    places = []
+    for place, seed in enumerate(seeds):
+        moved = frozenset(name for name, _ in seed.changes)
+        turns[moved] = turns.get(moved, 0) + 1
+        places.append((turns[moved], place))
+    return [seeds[place] for place in sorted(place for _, place in sorted(places)[:count])]
 
 
 def whole_search(board: Board, seeds: list[Seed]) -> Plan:

@@ -19,7 +19,7 @@ TUNE = (
     "tune", "--model", "DeepSeek-R1", "--cluster", "MI355X:8", "--engine", "sglang", "--slo", "tpot_ms<=40",
     "--budget", "40", "--json",
 )  # fmt: skip
-GOOD = {"tp": 8, "spec_method": "mtp", "spec_depth": 3}
+GOOD = {"attn_dp": 4, "max_running": 64, "spec_method": "mtp", "spec_depth": 3}  # better than every seed
 AGAIN = [plan(), FINISH, SUMMARY]  # the round after one that found a new best
 FULL = [
     plan(GOOD, {"tp": 8, "ep": 8, "attn_dp": 8}, {"tp": 3}),
@@ -75,7 +75,9 @@ def test_a_full_search(run: Run, tmp_path: Path) -> None:
     trials, notes = check(answer, path)
     assert flags(answer) == []
     assert answer["planner"]["stop"]["code"] == "finished"
-    assert (answer["planner"]["proposals"], answer["planner"]["repeats"]) == (4, 1)
+    proposals, repeats = answer["planner"]["proposals"], answer["planner"]["repeats"]
+    assert proposals + repeats == 5
+    assert repeats >= 1  # the model repeats one itself; the seeds may have tried others
     assert answer["planner"]["llm"]["calls"] == len(FULL) == len(llm.requests)
     planned = [one for one in trials if one.origin == "planner"]
     assert [one.levers["spec_depth"] for one in planned[:1]] == [3]
