@@ -7,6 +7,7 @@ from levers.catalog import LEVERS
 from levers.catalog.common import ENGINES
 from levers.catalog.objectives import OBJECTIVES
 from levers.legality import NOTICES, RULES
+from levers.legality.field import FIELD_FAILURES, FieldFailure
 from levers.legality.rule import Rule
 from levers.lever import EngineFlag
 
@@ -95,9 +96,21 @@ def legality_page() -> str:
             "## Explained",
             "Legal, and worth knowing: effective values and surprises of the engines.",
             table(("notice", "what it tells", "engines", "source"), map(rule_row, NOTICES)),
+            "## Memory",
+            "From the breakdown of a prediction: `hbm_cap` and `kv_pool` refuse; the others explain "
+            "(`running_clamped`, `state_pool`, `graph_estimate`, `hybrid_pool`), and `kv_bytes_log` compares a start "
+            "log with the formula.",
+            "## Field failures",
+            "Twenty reported failures, each a test: its configuration is refused or explained, its neighbour passes.",
+            table(("#", "issue", "what happened", "answered by"), map(failure_row, FIELD_FAILURES)),
             "",
         )
     )
+
+
+def failure_row(failure: FieldFailure) -> tuple[str, ...]:
+    """One table row of a field failure."""
+    return str(failure.number), failure.issue, failure.happened, ", ".join(f"`{name}`" for name in failure.answered_by)
 
 
 def rule_row(rule: Rule) -> tuple[str, ...]:

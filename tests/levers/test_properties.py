@@ -18,11 +18,12 @@ from levers.legality import illegal_reasons, memory_fits
 from levers.lever import Lever
 from levers.space import defaults, merge, normalised, to_deployment
 from predictor.engines import effective_settings
-from predictor.errors import DoesNotFit
+from predictor.errors import DataUnavailable, DoesNotFit
 from predictor.fusion import FUSION_NAMES, illegal_fusions
 from predictor.memory import memory
+from predictor.predict import Catalogue, predict
 from predictor.profiles.loader import engine_names, engine_profile, model_names, platform, platform_names
-from predictor.types import Dtype, Precision, Workload
+from predictor.types import Dtype, Mode, Precision, Workload
 
 CASES = (
     ("DeepSeek-R1", "MI355X", "SGLang"),
@@ -75,6 +76,25 @@ def test_a_legal_setting_launches_and_is_sized(drawn: tuple[SearchContext, dict[
         memory(here.card, here.platform, deployment, resolved)
     except DoesNotFit:
         assert memory_fits(deployment, workload, here)
+
+
+@given(partials(legal_values=True))
+@settings(max_examples=60, deadline=None)
+def test_a_legal_setting_is_priced_or_says_what_is_missing(drawn: tuple[SearchContext, dict[str, LeverValue]]) -> None:
+    here, partial = drawn
+    clients = partial.get("concurrency", 1)
+    partial["concurrency"] = min(int(str(clients)), 64)  # the load decides the time of a test, not what is tested
+    merged = merge(partial, defaults(here), here)
+    if merged.setting is None:
+        return
+    launched = to_deployment(merged.setting, here)
+    if illegal_reasons(*launched, here) or memory_fits(*launched, here):
+        return
+    records = Catalogue(here.card, here.platform, here.engine)
+    try:
+        assert predict(*launched, records, mode=Mode.SIMULATE).output_tok_s > 0
+    except DataUnavailable:
+        assert launched[0].speculation.method == "ngram"  # nobody has published its acceptance
 
 
 @given(partials(legal_values=False), st.randoms(use_true_random=False))
