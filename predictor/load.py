@@ -9,6 +9,7 @@ from predictor import analytic
 from predictor.analytic_split import SplitPools, split_loop
 from predictor.cards import EngineProfile
 from predictor.des.metrics import HostTimes, SimulationResult
+from predictor.des.request import Request
 from predictor.des.rules import SchedulerRules
 from predictor.des.schedulers import scheduler_rules
 from predictor.des.schedulers.base import Replica
@@ -31,6 +32,20 @@ class Served:
     requests_per_s: float
     running: float
     extras: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedShare:
+    """A prefix cache that always holds the same share of a prompt: a workload that states its hit rate."""
+
+    share: float
+
+    def lookup(self, request: Request) -> int:
+        """Cached tokens of a prompt; its last token is always computed."""
+        return min(int(request.prompt_tokens * self.share), request.prompt_tokens - 1)
+
+    def insert(self, request: Request) -> None:
+        """Nothing changes."""
 
 
 def covers(deployment: Deployment) -> bool:
@@ -98,6 +113,7 @@ def simulated(
         replace(workload, concurrency=clients, request_rate_per_s=rate),
         rules,
         kv_blocks=pool_blocks(memory, workload, cap // ranks, rules.block_tokens, clients if closed else None, depth),
+        prefix_cache=FixedShare(workload.prefix_hit_frac) if workload.prefix_hit_frac else None,
         host=host,
         seed=workload.seed,
     )

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 from predictor.analytic_split import SplitPools
 from predictor.cards import EngineProfile, Handoff, ModelCard, Platform
-from predictor.des.fleet import HandoffTimes, ReplicaSpec, simulate_fleet
 from predictor.des.metrics import HostTimes
 from predictor.disagg import handoff_backend, handoff_ms, split_host_time
 from predictor.engines import Settings, effective_settings
@@ -69,6 +68,8 @@ def simulated_split(
     side: PrefillSide,
 ) -> Served:
     """Both pools with all their replicas behind least-loaded routers; nothing is scaled afterwards."""
+    from predictor.des.fleet import HandoffTimes, ReplicaSpec, simulate_fleet  # only splits need fleets
+
     decode_ranks, prefill_ranks = deployment.layout.attn_dp, side.pool.layout.attn_dp
     most = max(1, min(settings.max_running, cap // decode_ranks))
     decode_rules = pool_rules(deployment, profile, settings, most, deployment.layout)

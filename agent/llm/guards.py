@@ -7,6 +7,7 @@ only, and it can open nothing: pins, bounds and legal sets come from the typed r
 import os
 import re
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from typing import Any
 
 BLANK = "[secret]"
@@ -47,4 +48,6 @@ class Redactor:
             return {self.text(str(key), limit): self.value(item, limit) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.value(item, limit) for item in value]
+        if isinstance(value, float) and not isfinite(value):
+            return str(value)  # JSON has no such number, and a prompt must not fail over one
         return value

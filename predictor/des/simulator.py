@@ -1,7 +1,6 @@
 """The discrete-event simulator: requests through an engine's scheduler, priced by a step model (paper §3.4, A.1)."""
 
 from predictor.des.clients import check_acceptance
-from predictor.des.fleet import ReplicaSpec, TimeEngine, simulate_fleet
 from predictor.des.metrics import HostTimes, SimulationResult
 from predictor.des.request import PrefixCache
 from predictor.des.rules import SchedulerRules
@@ -56,12 +55,13 @@ def simulate(
     (conditional rates of the drafted tokens) each request draws its number of steps.
     Raises :class:`predictor.errors.DoesNotFit` for a request the pool or the step budget can never hold.
     """
-    kind = TimeEngine(engine)
     check_acceptance(acceptance, step_model, scheduler)
-    if kind is TimeEngine.RUNS and clockless(workload):
+    if engine == "runs" and clockless(workload):
         log = _log(step_model.tokens_per_step, workload, scheduler, kv_blocks, prefix_cache, host, seed, acceptance)
         return price(log, step_model, host)
+    from predictor.des.fleet import ReplicaSpec, TimeEngine, simulate_fleet  # loaded where a clock runs
+
     spec = ReplicaSpec(
         step_model, scheduler, kv_blocks, prefix_cache=None if prefix_cache is None else lambda: prefix_cache
     )
-    return simulate_fleet(spec, workload, engine=kind.value, host=host, seed=seed, acceptance=acceptance)
+    return simulate_fleet(spec, workload, engine=TimeEngine(engine).value, host=host, seed=seed, acceptance=acceptance)

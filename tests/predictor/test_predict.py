@@ -113,6 +113,14 @@ def test_simulation_and_closed_form_agree_where_nothing_queues() -> None:
 SPLIT = replace(BASE, prefill=PrefillPool(Layout(), 1, "nixl"))
 
 
+def test_a_stated_hit_rate_shortens_prompts_in_both_methods() -> None:
+    cold = replace(WORKLOAD, isl_tokens=8192)
+    warm = replace(cold, prefix_hit_frac=0.9)
+    for method in ("analytic", "des"):
+        before, after = (predict(BASE, one, LLAMA, method=method).ttft_ms.mean for one in (cold, warm))
+        assert after < 0.5 * before
+
+
 def test_a_split_counts_both_pools_and_never_stalls_decode() -> None:
     workload = Workload(8192, 1024, 64)
     whole, split = (predict(deployment, workload, LLAMA) for deployment in (BASE, SPLIT))
