@@ -4,48 +4,53 @@ Exit codes: 0 done; 1 nothing legal (a result); 2 bad input; 3 a dependency fail
 Command modules import what they need inside the command, so that ``--help`` and ``predict`` answer at once.
 """
 
+import os
 import sys
+from importlib import import_module
 from typing import cast
 
 import typer
 
-from agent.cli import (
-    anchors,
-    catalogue,
-    doctor,
-    explain,
-    harvest,
-    launch,
-    ledger,
-    mix,
-    pareto,
-    predict,
-    simulate,
-    tune,
-    verify,
-)
+# The plugin search of the validation library reads the metadata of every installed package; nothing here is a plugin.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
-app = typer.Typer(
-    name="inferasim",
-    help="Predict and tune LLM serving deployments on a CPU, from one short measurement a kernel set.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-predict.register(app)
-tune.register(app)
-launch.register(app)
-simulate.register(app)
-anchors.register(app)
-harvest.register(app)
-verify.register(app)
-ledger.register(app)
-catalogue.register(app)
-explain.register(app)
-pareto.register(app)
-mix.register(app)
-doctor.register(app)
+# Modules of :mod:`agent.cli` in the order of the help, with the commands each one registers.
+MODULES: dict[str, tuple[str, ...]] = {
+    "predict": ("predict", "reduce"),
+    "tune": ("tune",),
+    "launch": ("launch",),
+    "simulate": ("simulate",),
+    "anchors": ("anchors",),
+    "harvest": ("harvest",),
+    "verify": ("verify",),
+    "ledger": ("ledger",),
+    "catalogue": ("levers", "objectives", "models", "platforms", "engines"),
+    "explain": ("explain",),
+    "pareto": ("pareto",),
+    "mix": ("mix",),
+    "doctor": ("doctor",),
+}
+
+
+def assemble(command: str | None = None) -> typer.Typer:
+    """The application: with all commands, or with the module of one command alone, which starts much faster."""
+    app = typer.Typer(
+        name="inferasim",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()  # keeps the command's name on the command line where only one is registered
+    def about() -> None:
+        """Predict and tune LLM serving deployments on a CPU, from one short measurement a kernel set."""
+
+    wanted = [module for module, commands in MODULES.items() if command in commands] or list(MODULES)
+    for module in wanted:
+        import_module(f"agent.cli.{module}").register(app)
+    return app
+
 
 # The common base of all complaints about the command line.
 UsageError = cast(type[Exception], typer.BadParameter.__mro__[1])
@@ -60,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
     try:
-        code = app(args=given, standalone_mode=False)
+        code = assemble(given[0] if given else None)(args=given, standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", EXIT_INTERRUPTED)
     except UsageError as error:

@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from agent.cli.main import app
+from agent.cli.main import assemble
 
 HEAD = """# Command line
 
@@ -19,7 +19,7 @@ Made from the commands by `python -m agent.cli.reference > docs/cli.md`; a test 
 
 def reference() -> str:
     """The page."""
-    return "\n".join((HEAD, *_sections(get_command(app), ("inferasim",))))
+    return "\n".join((HEAD, *_sections(get_command(assemble()), ("inferasim",))))
 
 
 def _sections(command: Any, path: tuple[str, ...]) -> Iterator[str]:
