@@ -52,6 +52,7 @@ class Evaluator:
     slos: tuple[Slo, ...] = ()
     mode: Mode | None = None
     memo: Memo | None = None  # predictions shared with other searches over the same catalogue
+    simulate_splits: bool = False  # split pools request by request too, whatever the bounds ask for
 
     def evaluate(self, deployment: Deployment, workload: Workload) -> Judged:
         """Check, price and judge one candidate."""
@@ -101,7 +102,7 @@ class Evaluator:
     def _method(self, deployment: Deployment) -> str:
         """Split pools are simulated where a bound asks for a percentile, which the closed form does not know."""
         percentile = any(slo.metric.endswith(("_p50", "_p90", "_p99")) for slo in self.slos)
-        return "des" if percentile and deployment.prefill is not None else "auto"
+        return "des" if (percentile or self.simulate_splits) and deployment.prefill is not None else "auto"
 
     def _fusions(self, deployment: Deployment, prediction: Prediction) -> tuple[FusionOpportunity, ...]:
         return opportunities(

@@ -23,14 +23,19 @@ def mix(
         list[str] | None, typer.Option(help="Engine; may repeat. All that run there if left out.")
     ] = None,
     shape: Annotated[str | None, typer.Option(help="ISL/OSL in tokens; 1024/1024.")] = None,
-    concurrency: Annotated[list[int] | None, typer.Option(help="Clients; may repeat. 1 to 512 by doublings.")] = None,
+    concurrency: Annotated[list[int] | None, typer.Option(help="Clients; may repeat. 1 to 256 by doublings.")] = None,
     weight_dtype: Annotated[list[str] | None, typer.Option(help="Weight format; may repeat. All there are.")] = None,
     kv_dtype: Annotated[list[str] | None, typer.Option(help="Cache format; may repeat. All there are.")] = None,
-    depth: Annotated[list[int] | None, typer.Option(help="Draft depth; may repeat. 1 to 8.")] = None,
+    depth: Annotated[
+        list[int] | None, typer.Option(help="Draft depth; may repeat. 1 to 8; 1, 3, 5, 7 on split pools.")
+    ] = None,
     drafters: Annotated[bool, typer.Option(help="Consider speculation.")] = True,
     splits: Annotated[bool, typer.Option(help="Consider split prefill and decode pools.")] = True,
     pipelines: Annotated[bool, typer.Option(help="Consider pipeline stages.")] = True,
     schedules: Annotated[bool, typer.Option(help="Consider scheduler settings.")] = True,
+    simulate_splits: Annotated[
+        bool, typer.Option(help="Simulate split pools request by request; in closed form otherwise, faster.")
+    ] = True,
     length_range: Annotated[float, typer.Option(help="Shortest length over nominal; 1 is fixed.")] = 1.0,
     usd_per_gpu_h: Annotated[float | None, typer.Option(help="Price of a GPU-hour, for usd_per_mtok.")] = None,
     tiers: Annotated[str | None, typer.Option(help="TOML file of latency tiers to use instead of the four.")] = None,
@@ -66,6 +71,7 @@ def mix(
         "weight_dtypes": weight_dtype,
         "kv_dtypes": kv_dtype,
         "depths": depth,
+        "split_depths": depth,
     }
     given = {name: tuple(value) for name, value in many.items() if value}
     file = None if points is None else Path(points)
@@ -81,6 +87,7 @@ def mix(
             splits=splits,
             pipelines=pipelines,
             schedules=schedules,
+            simulate_splits=simulate_splits,
             length_range=length_range,
             usd_per_gpu_h=usd_per_gpu_h,
         )

@@ -21,18 +21,25 @@ def pareto(
     ] = None,
     engine_version: Annotated[str, typer.Option(help="Engine release; the anchors' or the newest.")] = "",
     shape: Annotated[list[str] | None, typer.Option(help="ISL/OSL in tokens; may repeat. 1024/1024.")] = None,
-    concurrency: Annotated[list[int] | None, typer.Option(help="Clients; may repeat. 1 to 512 by doublings.")] = None,
+    concurrency: Annotated[list[int] | None, typer.Option(help="Clients; may repeat. 1 to 256 by doublings.")] = None,
     weight_dtype: Annotated[list[str] | None, typer.Option(help="Weight format; may repeat. All there are.")] = None,
     kv_dtype: Annotated[list[str] | None, typer.Option(help="Cache format; may repeat. All there are.")] = None,
-    depth: Annotated[list[int] | None, typer.Option(help="Draft depth; may repeat. 1 to 8.")] = None,
+    depth: Annotated[
+        list[int] | None, typer.Option(help="Draft depth; may repeat. 1 to 8; 1, 3, 5, 7 on split pools.")
+    ] = None,
     drafters: Annotated[bool, typer.Option(help="Sweep speculation.")] = True,
     splits: Annotated[bool, typer.Option(help="Sweep split prefill and decode pools.")] = True,
     pipelines: Annotated[bool, typer.Option(help="Sweep pipeline stages.")] = True,
     schedules: Annotated[bool, typer.Option(help="Sweep scheduler settings.")] = True,
+    simulate_splits: Annotated[
+        bool, typer.Option(help="Simulate split pools request by request; in closed form otherwise, faster.")
+    ] = True,
     length_range: Annotated[float, typer.Option(help="Shortest length over nominal; 1 is fixed.")] = 1.0,
     mode: Annotated[str, typer.Option(help="auto, anchored or simulate.")] = "auto",
     usd_per_gpu_h: Annotated[float | None, typer.Option(help="Price of a GPU-hour, for usd_per_mtok.")] = None,
-    every: Annotated[int, typer.Option(help="Price one variant in so many: a sample.")] = 1,
+    most_points: Annotated[
+        int | None, typer.Option("--points", help="Thin the space to about so many points, evenly.")
+    ] = None,
     tiers: Annotated[str | None, typer.Option(help="TOML file of latency tiers to use instead of the four.")] = None,
     out: Annotated[str | None, typer.Option(help="File of points, .jsonl or .parquet; a killed sweep resumes.")] = None,
     anchors: Annotated[str | None, typer.Option(help="Folder or file of anchors to use instead of the cache.")] = None,
@@ -59,6 +66,7 @@ def pareto(
         "weight_dtypes": weight_dtype,
         "kv_dtypes": kv_dtype,
         "depths": depth,
+        "split_depths": depth,
     }
     request = validated(
         SweepRequest,
@@ -70,10 +78,11 @@ def pareto(
         splits=splits,
         pipelines=pipelines,
         schedules=schedules,
+        simulate_splits=simulate_splits,
         length_range=length_range,
         mode=mode,
         usd_per_gpu_h=usd_per_gpu_h,
-        every=every,
+        most_points=most_points,
     )
     with sweep_progress() as step:
         sweep = run_sweep(

@@ -94,7 +94,8 @@ def bench(request: SweepRequest, anchors: str | None, place: Place) -> tuple[Eva
     context = place_context(request, place, on_hand)
     usable = tuple(one for one in on_hand if one.signature.model == context.card.name)
     catalogue = Catalogue(context.card, context.platform, context.engine, usable)
-    evaluator = Evaluator(context, catalogue, objective("output_tok_s_per_gpu"), mode=MODES[request.mode])
+    goal = objective("output_tok_s_per_gpu")
+    evaluator = Evaluator(context, catalogue, goal, mode=MODES[request.mode], simulate_splits=request.simulate_splits)
     return evaluator, baseline(context)
 
 

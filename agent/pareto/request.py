@@ -9,14 +9,15 @@ from predictor.profiles.loader import engine_names, engine_profile, platform
 from predictor.types import Dtype
 
 # Powers of two: each doubling about halves interactivity, so the points lie evenly along a frontier.
-CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+# The paper sweeps to 256 clients (App. D.4).
+CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class SweepRequest(BaseModel):
     """Models on a cluster, and which axes are swept. An empty tuple leaves an axis to the catalogue.
 
-    ``drafters``, ``splits`` and ``pipelines`` open their axes; ``every`` prices one variant in so many, a stated
-    sample of the space.
+    ``drafters``, ``splits``, ``pipelines`` and ``schedules`` open their axes; ``most_points`` thins the space to about
+    so many points, evenly over all its axes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -30,14 +31,16 @@ class SweepRequest(BaseModel):
     weight_dtypes: tuple[Dtype, ...] = ()
     kv_dtypes: tuple[Dtype, ...] = ()
     depths: tuple[Annotated[int, Field(ge=1)], ...] = tuple(range(1, 9))
+    split_depths: tuple[Annotated[int, Field(ge=1)], ...] = (1, 3, 5, 7)  # coarser: each simulates both pools
     drafters: bool = True
     splits: bool = True
     pipelines: bool = True
     schedules: bool = True
+    simulate_splits: bool = True  # False: split pools in closed form, ten times faster, without their queues' bursts
     length_range: float = 1.0
     mode: str = "auto"
     usd_per_gpu_h: Annotated[float | None, Field(gt=0)] = None
-    every: Annotated[int, Field(ge=1)] = 1
+    most_points: Annotated[int | None, Field(ge=1)] = None
 
     def lengths(self) -> tuple[tuple[int, int], ...]:
         """Prompt and output tokens of each shape."""

@@ -2,13 +2,14 @@
 
 Axes are crossed where they act together and not where they do not: every precision with every layout, colocated, piped
 and split; on colocated layouts every scheduler setting without a drafter; on colocated and split ones every drafter and
-depth at the engine's own scheduler settings. A host tier does nothing for prompts that share no prefix, so it is swept
-on traces only.
+depth at the engine's own scheduler settings, split ones at fewer depths. A host tier does nothing for prompts that
+share no prefix, so it is swept on traces only.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 from agent.cluster import parse_cluster
@@ -108,7 +109,19 @@ def space(request: SweepRequest, place: Place, context: SearchContext) -> Space:
             left_out[reasons[0].code] += 1
         else:
             variants.append(tuple(changes.items()))
-    return Space(place, tuple(variants[:: request.every]), dict(left_out))
+    return Space(place, tuple(variants), dict(left_out))
+
+
+def thinned(spaces: Sequence[Space], most: float) -> tuple[Space, ...]:
+    """About ``most`` variants altogether, evenly spaced in every place, and at least one of each place."""
+    total = sum(len(one.variants) for one in spaces)
+    if total <= most:
+        return tuple(spaces)
+    step = total / most
+    return tuple(
+        replace(one, variants=tuple(one.variants[int(k * step)] for k in range(ceil(len(one.variants) / step))))
+        for one in spaces
+    )
 
 
 def applied(changes: Changes, base: Setting, context: SearchContext) -> Setting:
@@ -131,7 +144,8 @@ def candidates(
             if request.schedules and "disagg" not in layout and "pp" not in layout:
                 yield from schedules(held, base, context)
             if request.drafters and "pp" not in layout:
-                yield from ({**held, **drafter} for drafter in drafters(request, context))
+                depths = request.split_depths if "disagg" in layout else request.depths
+                yield from ({**held, **drafter} for drafter in drafters(depths, context))
 
 
 def _refused(changes: Changes, base: Setting, context: SearchContext) -> tuple[Reason, ...]:
@@ -161,7 +175,7 @@ def layouts(request: SweepRequest, context: SearchContext) -> Iterator[Changes]:
 
 
 def splits(request: SweepRequest, context: SearchContext) -> Iterator[Changes]:
-    """Split pools: each pool tensor-parallel or with whole experts and attention ranks, equal or half as wide prefill.
+    """Split pools: both tensor-parallel, prefill as wide or half as wide, or both with whole experts and ranks.
 
     The engine's first hand-off backend is taken: backends differ in TTFT by a few ms only (paper App. D.4).
     """
@@ -169,21 +183,23 @@ def splits(request: SweepRequest, context: SearchContext) -> Iterator[Changes]:
     if not request.splits or not backends:
         return
     for tp in _ints(context, "tp"):
-        for width in sorted({tp, tp // 2} & set(_ints(context, "tp")), reverse=True):
-            for decode in _kinds(context, tp):
-                for prefill in _kinds(context, width):
-                    for prefills, decodes in POOL_RATIOS:
-                        if prefills * width + decodes * tp <= context.cluster.gpus:
-                            pool = {f"prefill_{name}": value for name, value in prefill.items()}
-                            counts = {"prefill_replicas": prefills, "replicas": decodes}
-                            yield {"disagg": backends[0], **decode, **pool, **counts}
+        for decode, prefill in _pool_pairs(context, tp):
+            for prefills, decodes in POOL_RATIOS:
+                if prefills * prefill["tp"] + decodes * tp <= context.cluster.gpus:
+                    pool = {f"prefill_{name}": value for name, value in prefill.items()}
+                    counts = {"prefill_replicas": prefills, "replicas": decodes}
+                    yield {"disagg": backends[0], **decode, **pool, **counts}
 
 
-def _kinds(context: SearchContext, tp: int) -> Iterator[dict[str, LeverValue]]:
-    """A pool's layouts at one width."""
-    yield {"tp": tp, "ep": 1, "attn_dp": 1}
+def _pool_pairs(context: SearchContext, tp: int) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
+    """Layouts of a decode pool ``tp`` wide with those of its prefill pool."""
+    plain = {"tp": tp, "ep": 1, "attn_dp": 1}
+    yield plain, plain
+    if tp // 2 in _ints(context, "tp"):
+        yield plain, {**plain, "tp": tp // 2}
     if context.card.is_moe and tp > 1 and tp in _ints(context, "ep") and tp in _ints(context, "attn_dp"):
-        yield {"tp": tp, "ep": tp, "attn_dp": tp}
+        whole = {"tp": tp, "ep": tp, "attn_dp": tp}
+        yield whole, whole
 
 
 def schedules(held: Changes, base: Setting, context: SearchContext) -> Iterator[Changes]:
@@ -203,13 +219,13 @@ def _effective(changes: Changes, base: Setting, context: SearchContext) -> Any:
     return effective_settings(context.engine, context.engine_version, context.platform, context.card, deployment)
 
 
-def drafters(request: SweepRequest, context: SearchContext) -> Iterator[Changes]:
-    """Drafters whose acceptance is known for this model, at every depth."""
+def drafters(depths: tuple[int, ...], context: SearchContext) -> Iterator[Changes]:
+    """Drafters whose acceptance is known for this model, at the depths that the engine takes."""
     for method in _values(context, "spec_method"):
         if method == "none" or not _acceptance_known(context, str(method)):
             continue
         for depth in _ints(context, "spec_depth"):
-            if depth in request.depths:
+            if depth in depths:
                 yield {"spec_method": method, "spec_depth": depth}
 
 

@@ -15,7 +15,7 @@ from agent.pareto.frontier import Chart, chart_json, charts
 from agent.pareto.parallel import mapped
 from agent.pareto.price import MODES, Task, price_task, tasks_of
 from agent.pareto.request import SweepRequest, check_backend
-from agent.pareto.space import Place, Space, place_context, places, space
+from agent.pareto.space import Place, Space, place_context, places, space, thinned
 from agent.pareto.store import SweepFile, header_line, write_parquet
 from agent.tiers import Tier, read_tiers
 from agent.tune import anchor_text, catalogue_sha256, record_text
@@ -74,9 +74,13 @@ def run_sweep(
     anchors: str | None = None,
     jobs: int = 1,
     backend: str = "loky",
+    one_task_in: int = 1,
     progress: Progress | None = None,
 ) -> Sweep:
-    """Sweep ``request``; points stream to ``out`` (JSON lines, or Parquet by its suffix) and a killed run resumes."""
+    """Sweep ``request``; points stream to ``out`` (JSON lines, or Parquet by its suffix) and a killed run resumes.
+
+    ``one_task_in`` prices a share of the tasks only, to tell how long the whole takes.
+    """
     started = perf_counter()
     check_backend(backend)
     if request.mode not in MODES:
@@ -89,7 +93,7 @@ def run_sweep(
     file = SweepFile(log, header_line(request.model_dump(mode="json"), identity, points))
     resumed = len(file.done)
     try:
-        for done, lines in price_all(request, anchors, tasks, file.done, jobs, backend):
+        for done, lines in price_all(request, anchors, tasks[::one_task_in], file.done, jobs, backend):
             file.write(lines)
             if progress is not None:
                 progress(done, points)
@@ -139,6 +143,8 @@ def enumerate_spaces(request: SweepRequest, anchors: str | None) -> tuple[tuple[
         context = place_context(request, place, on_hand)
         texts |= {record_text(context.card), record_text(context.platform), record_text(context.engine)}
         spaces.append(space(request, place, context))
+    if request.most_points is not None:
+        spaces = list(thinned(spaces, request.most_points / len(request.concurrencies)))
     return tuple(spaces), sha256(json.dumps(sorted(texts)).encode()).hexdigest()
 
 

@@ -16,7 +16,7 @@ from agent.pareto import Frontier, SweepRequest, charts, run_sweep
 from agent.pareto.frontier import X, Y, verdict
 from agent.pareto.parallel import mapped
 from agent.pareto.price import COLUMNS
-from agent.pareto.space import place_context, places, space
+from agent.pareto.space import place_context, places, space, thinned
 from agent.pareto.store import SweepFile, header_line, read_rows
 from agent.tiers import Tier, read_tiers
 from levers.legality import illegal_reasons
@@ -32,6 +32,7 @@ SMALL = SweepRequest(
     kv_dtypes=("bf16",),  # type: ignore[arg-type]
     weight_dtypes=("bf16",),  # type: ignore[arg-type]
     depths=(2,),
+    split_depths=(2,),
     schedules=False,
 )
 
@@ -115,7 +116,9 @@ def test_an_operators_tiers(tmp_path: Path) -> None:
 
 
 def test_every_variant_is_legal_once_and_every_axis_is_there() -> None:
-    request = SMALL.model_copy(update={"schedules": True, "cluster": "MI355X:8", "depths": (1, 3)})
+    request = SMALL.model_copy(
+        update={"schedules": True, "cluster": "MI355X:8", "depths": (1, 3), "split_depths": (3,)}
+    )
     (place,) = places(request)
     context = place_context(request, place, ())
     found = space(request, place, context)
@@ -132,8 +135,11 @@ def test_every_variant_is_legal_once_and_every_axis_is_there() -> None:
     assert any(one.prefill for one in deployments)
     assert any(one.layout.pp > 1 for one in deployments)
     assert len({one.scheduler for one in deployments}) > 2
-    every = space(request.model_copy(update={"every": 3}), place, context)
-    assert every.variants == found.variants[::3]
+    (thin,) = thinned([found], len(found.variants) / 3)
+    assert thin.variants == found.variants[::3]
+    (half,) = thinned([found], len(found.variants) / 2.5)
+    assert half.variants[:3] == (found.variants[0], found.variants[2], found.variants[5])
+    assert thinned([found], 1e9) == (found,)
 
 
 def test_a_model_that_fits_nowhere_says_why() -> None:
@@ -254,7 +260,7 @@ def test_command(tmp_path: Path) -> None:
         (["--mode", "fast"], "anchored"),
         (["--tiers", "absent.toml"], "absent.toml"),
         (["--jobs", "0"], "jobs"),
-        (["--every", "0"], "every"),
+        (["--points", "0"], "most-points"),
     ],
 )
 def test_bad_input_is_one_line(changes: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
