@@ -4,11 +4,11 @@ A command decorated with :func:`with_deployment` declares only its own flags and
 person typed, by field name of :class:`agent.predict_request.PredictRequest`.
 """
 
-import inspect
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+
+from agent.cli.shared_flags import with_flags
 
 
 def deployment_flags(
@@ -48,19 +48,4 @@ def deployment_flags(
     """The shared flags; never called, only read."""
 
 
-SHARED = inspect.signature(deployment_flags, eval_str=True).parameters
-
-
-def with_deployment(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the shared flags: its first parameter receives what was typed, the rest stay its own."""
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-
-    def run(**typed: Any) -> None:
-        fields = {name: typed.pop(name) for name in SHARED}
-        command(fields, **typed)
-
-    keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*SHARED.values(), *own)]
-    run.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]  # read by typer
-    run.__annotations__ = {one.name: one.annotation for one in keyword}
-    run.__doc__ = command.__doc__
-    return run
+with_deployment = with_flags(deployment_flags, shared_first=True)

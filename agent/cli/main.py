@@ -69,24 +69,14 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", EXIT_INTERRUPTED)
     except UsageError as error:
-        _fail(_usage(error, given), EXIT_BAD_INPUT)
+        from agent.cli.usage import complaint
+
+        _fail(complaint(error, given), EXIT_BAD_INPUT)
     except Exception as error:
         if debug:
             raise
         _fail(*_explain(error))
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _usage(error: Exception, given: list[str]) -> str:
-    """What is wrong with the command line: the option, the value it was given, what is legal."""
-    message: str = error.format_message()  # type: ignore[attr-defined]  # of click, which typer ships inside itself
-    parameter = getattr(error, "param", None)
-    for option in getattr(parameter, "opts", ()):
-        if option in given[:-1]:
-            value = given[len(given) - given[::-1].index(option)]  # the last one given is the one that counts
-            reason = message.split(": ", 1)[-1]
-            return f"{option.lstrip('-')} {value!r}: {reason}"
-    return message
 
 
 def _explain(error: Exception) -> tuple[str, int]:

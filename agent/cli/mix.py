@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from agent.cli.sweep_options import deployment_name, how_to_run, sweep_progress, sweep_request, with_sweep
+
 EXIT_NOTHING_LEGAL = 1
 
 
@@ -13,106 +15,46 @@ def register(app: typer.Typer) -> None:
     app.command("mix", help="One deployment for each model and latency tier, and a fleet divided among them.")(mix)
 
 
+@with_sweep
 def mix(
+    typed: dict[str, Any],
     model: Annotated[list[str] | None, typer.Option(help="Model name or config.json; may repeat.")] = None,
     cluster: Annotated[str | None, typer.Option(help="What one deployment may take: GPU:N or GPU:NxNODES.")] = None,
     points: Annotated[
         str | None, typer.Option(help="Sweep file: candidates are read from it, or swept into it if it is new.")
     ] = None,
-    engine: Annotated[
-        list[str] | None, typer.Option(help="Engine; may repeat. All that run there if left out.")
-    ] = None,
-    shape: Annotated[str | None, typer.Option(help="ISL/OSL in tokens; 1024/1024.")] = None,
-    concurrency: Annotated[list[int] | None, typer.Option(help="Clients; may repeat. 1 to 256 by doublings.")] = None,
-    weight_dtype: Annotated[list[str] | None, typer.Option(help="Weight format; may repeat. All there are.")] = None,
-    kv_dtype: Annotated[list[str] | None, typer.Option(help="Cache format; may repeat. All there are.")] = None,
-    depth: Annotated[
-        list[int] | None, typer.Option(help="Draft depth; may repeat. 1 to 8; 1, 3, 5, 7 on split pools.")
-    ] = None,
-    drafters: Annotated[bool, typer.Option(help="Consider speculation.")] = True,
-    splits: Annotated[bool, typer.Option(help="Consider split prefill and decode pools.")] = True,
-    pipelines: Annotated[bool, typer.Option(help="Consider pipeline stages.")] = True,
-    schedules: Annotated[bool, typer.Option(help="Consider scheduler settings.")] = True,
-    simulate_splits: Annotated[
-        bool, typer.Option(help="Simulate split pools request by request; in closed form otherwise, faster.")
-    ] = True,
-    length_range: Annotated[float, typer.Option(help="Shortest length over nominal; 1 is fixed.")] = 1.0,
-    usd_per_gpu_h: Annotated[float | None, typer.Option(help="Price of a GPU-hour, for usd_per_mtok.")] = None,
-    tiers: Annotated[str | None, typer.Option(help="TOML file of latency tiers to use instead of the four.")] = None,
+    shape: Annotated[str, typer.Option(help="ISL/OSL in tokens.")] = "1024/1024",
     demand: Annotated[
         list[str] | None, typer.Option(help="MODEL:TIER=USERS, or MODEL:TIER=NUMBERtok/s; may repeat.")
     ] = None,
     fleet: Annotated[int | None, typer.Option(help="GPUs to divide; the cluster's if left out.")] = None,
     spare: Annotated[int, typer.Option(help="GPUs of the fleet to leave alone.")] = 0,
-    anchors: Annotated[str | None, typer.Option(help="Folder or file of anchors to use instead of the cache.")] = None,
-    jobs: Annotated[int, typer.Option(help="Worker processes.")] = 1,
-    backend: Annotated[str, typer.Option(help="loky, ray or dask.")] = "loky",
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """One deployment for each model and latency tier."""
     from pathlib import Path
 
     from agent.cli.output import print_json
-    from agent.cli.sweep_options import sweep_progress
     from agent.cluster import parse_cluster
     from agent.mix import parse_demands, plan_mix
     from agent.mix.plan import check_fleet, request_of
-    from agent.pareto import SweepRequest
-    from agent.predict_request import validated
-    from agent.tiers import read_tiers
     from predictor.errors import BadInput
 
-    if jobs < 1:
-        raise BadInput(f"jobs {jobs}: must be at least 1")
-    many: dict[str, Any] = {
-        "models": model,
-        "engines": engine,
-        "concurrencies": concurrency,
-        "weight_dtypes": weight_dtype,
-        "kv_dtypes": kv_dtype,
-        "depths": depth,
-        "split_depths": depth,
-    }
-    given = {name: tuple(value) for name, value in many.items() if value}
+    how = how_to_run(typed)
     file = None if points is None else Path(points)
     if not model and file is not None and file.exists():
         request = request_of(file)
     elif model and cluster:
-        request = validated(
-            SweepRequest,
-            **given,
-            cluster=cluster,
-            shapes=(shape or "1024/1024",),
-            drafters=drafters,
-            splits=splits,
-            pipelines=pipelines,
-            schedules=schedules,
-            simulate_splits=simulate_splits,
-            length_range=length_range,
-            usd_per_gpu_h=usd_per_gpu_h,
-        )
+        request = sweep_request(typed, models=tuple(model), cluster=cluster, shapes=(shape,))
     else:
         raise BadInput("--model and --cluster are left out: give both, or --points with the file of a finished sweep")
     if len(request.shapes) > 1:
         raise BadInput(f"shapes {', '.join(request.shapes)}: a mix is for one kind of traffic; sweep one shape")
-    bounds = read_tiers(tiers)
-    demands = parse_demands(demand or (), request.models, bounds)
+    demands = parse_demands(demand or (), request.models, how["tiers"])
     gpus = check_fleet(fleet, parse_cluster(request.cluster)[1].gpus, demands)
     with sweep_progress() as step:
-        found = plan_mix(
-            request,
-            bounds,
-            demands,
-            fleet_gpus=gpus,
-            keep_spare=spare,
-            points=file,
-            anchors=anchors,
-            jobs=jobs,
-            backend=backend,
-            progress=step,
-        )
+        found = plan_mix(request, demands=demands, fleet_gpus=gpus, keep_spare=spare, points=file, progress=step, **how)
     answer = found.as_json()
-    if json_output:
+    if typed["json_output"]:
         print_json(answer)
     else:
         show(answer)
@@ -139,7 +81,7 @@ def show(answer: Mapping[str, Any]) -> None:
             f"Fleet: {allocation['used_gpus']} of {allocation['fleet_gpus']} GPUs, {allocation['spare_gpus']} spare",
             ["model", "tier", "deployments", "GPUs", "deployment"],
             [
-                [one["model"], one["tier"], one["deployments"], one["gpus"], _name(one["row"])]
+                [one["model"], one["tier"], one["deployments"], one["gpus"], deployment_name(one["row"])]
                 for one in allocation["grants"]
             ],
         )
@@ -164,11 +106,13 @@ def _show_choices(slot: Mapping[str, Any]) -> None:
     if slot["pick"] is None:
         miss = slot["nearest_miss"]
         nearest = (
-            "there is no candidate" if miss is None else f"nearest: {_name(miss['row'])}: {'; '.join(miss['misses'])}"
+            "there is no candidate"
+            if miss is None
+            else f"nearest: {deployment_name(miss['row'])}: {'; '.join(miss['misses'])}"
         )
         note(f"note: {slot['model']}: nothing meets {slot['tier']}; {nearest}")
     elif len(slot["shortlist"]) > 1:
-        rows = [[*_figures(row), _name(row)] for row in slot["shortlist"]]
+        rows = [[*_figures(row), deployment_name(row)] for row in slot["shortlist"]]
         table(f"{slot['model']}, {slot['tier']}: short list", [*FIGURES, "deployment"], rows)
 
 
@@ -179,14 +123,8 @@ def _figures(row: Mapping[str, Any]) -> list[object]:
     return [row["output_tok_s_per_gpu"], row["interactivity_tok_s_user"], row["ttft_ms"], row["concurrency"]]
 
 
-def _name(row: Mapping[str, Any]) -> str:
-    from agent.cli.sweep_options import deployment_name
-
-    return deployment_name(row)
-
-
 def _pick_row(slot: Mapping[str, Any]) -> list[object]:
     pick = slot["pick"]
     if pick is None:
         return [slot["tier"], *[None] * len(FIGURES), None, "nothing meets it"]
-    return [slot["tier"], *_figures(pick), slot["headroom"], _name(pick)]
+    return [slot["tier"], *_figures(pick), slot["headroom"], deployment_name(pick)]

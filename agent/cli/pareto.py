@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from agent.cli.sweep_options import deployment_name, how_to_run, sweep_progress, sweep_request, with_sweep
+
 EXIT_NOTHING_LEGAL = 1
 
 
@@ -13,89 +15,39 @@ def register(app: typer.Typer) -> None:
     app.command("pareto", help="Sweep deployments: throughput per GPU against interactivity, tier by tier.")(pareto)
 
 
+@with_sweep
 def pareto(
+    typed: dict[str, Any],
     model: Annotated[list[str], typer.Option(help="Model name or config.json; may repeat.")],
     cluster: Annotated[str, typer.Option(help="GPU:N or GPU:NxNODES, such as MI355X:8 or H200:8x2.")],
-    engine: Annotated[
-        list[str] | None, typer.Option(help="Engine; may repeat. All that run there if left out.")
-    ] = None,
     engine_version: Annotated[str, typer.Option(help="Engine release; the anchors' or the newest.")] = "",
     shape: Annotated[list[str] | None, typer.Option(help="ISL/OSL in tokens; may repeat. 1024/1024.")] = None,
-    concurrency: Annotated[list[int] | None, typer.Option(help="Clients; may repeat. 1 to 256 by doublings.")] = None,
-    weight_dtype: Annotated[list[str] | None, typer.Option(help="Weight format; may repeat. All there are.")] = None,
-    kv_dtype: Annotated[list[str] | None, typer.Option(help="Cache format; may repeat. All there are.")] = None,
-    depth: Annotated[
-        list[int] | None, typer.Option(help="Draft depth; may repeat. 1 to 8; 1, 3, 5, 7 on split pools.")
-    ] = None,
-    drafters: Annotated[bool, typer.Option(help="Sweep speculation.")] = True,
-    splits: Annotated[bool, typer.Option(help="Sweep split prefill and decode pools.")] = True,
-    pipelines: Annotated[bool, typer.Option(help="Sweep pipeline stages.")] = True,
-    schedules: Annotated[bool, typer.Option(help="Sweep scheduler settings.")] = True,
-    simulate_splits: Annotated[
-        bool, typer.Option(help="Simulate split pools request by request; in closed form otherwise, faster.")
-    ] = True,
-    length_range: Annotated[float, typer.Option(help="Shortest length over nominal; 1 is fixed.")] = 1.0,
     mode: Annotated[str, typer.Option(help="auto, anchored or simulate.")] = "auto",
-    usd_per_gpu_h: Annotated[float | None, typer.Option(help="Price of a GPU-hour, for usd_per_mtok.")] = None,
     most_points: Annotated[
         int | None, typer.Option("--points", help="Thin the space to about so many points, evenly.")
     ] = None,
-    tiers: Annotated[str | None, typer.Option(help="TOML file of latency tiers to use instead of the four.")] = None,
     out: Annotated[str | None, typer.Option(help="File of points, .jsonl or .parquet; a killed sweep resumes.")] = None,
-    anchors: Annotated[str | None, typer.Option(help="Folder or file of anchors to use instead of the cache.")] = None,
-    jobs: Annotated[int, typer.Option(help="Worker processes.")] = 1,
-    backend: Annotated[str, typer.Option(help="loky, ray or dask.")] = "loky",
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Sweep deployments of models on a cluster."""
     from pathlib import Path
 
     from agent.cli.output import print_json
-    from agent.cli.sweep_options import sweep_progress
-    from agent.pareto import SweepRequest, run_sweep
-    from agent.predict_request import validated
-    from agent.tiers import read_tiers
-    from predictor.errors import BadInput
+    from agent.pareto import run_sweep
 
-    if jobs < 1:
-        raise BadInput(f"jobs {jobs}: must be at least 1")
-    given: dict[str, Any] = {
-        "engines": engine,
-        "shapes": shape,
-        "concurrencies": concurrency,
-        "weight_dtypes": weight_dtype,
-        "kv_dtypes": kv_dtype,
-        "depths": depth,
-        "split_depths": depth,
-    }
-    request = validated(
-        SweepRequest,
+    how = how_to_run(typed)
+    request = sweep_request(
+        typed,
         models=tuple(model),
         cluster=cluster,
         engine_version=engine_version,
-        **{name: tuple(value) for name, value in given.items() if value},
-        drafters=drafters,
-        splits=splits,
-        pipelines=pipelines,
-        schedules=schedules,
-        simulate_splits=simulate_splits,
-        length_range=length_range,
         mode=mode,
-        usd_per_gpu_h=usd_per_gpu_h,
         most_points=most_points,
+        **({"shapes": tuple(shape)} if shape else {}),
     )
     with sweep_progress() as step:
-        sweep = run_sweep(
-            request,
-            out=None if out is None else Path(out),
-            tiers=read_tiers(tiers),
-            anchors=anchors,
-            jobs=jobs,
-            backend=backend,
-            progress=step,
-        )
+        sweep = run_sweep(request, out=None if out is None else Path(out), progress=step, **how)
     answer = sweep.as_json()
-    if json_output:
+    if typed["json_output"]:
         print_json(answer)
     else:
         show(answer)
@@ -106,7 +58,6 @@ def pareto(
 def show(answer: Mapping[str, Any]) -> None:
     """Each chart's frontier and tiers as compact tables."""
     from agent.cli.output import facts, table
-    from agent.cli.sweep_options import deployment_name
 
     for chart in answer["charts"]:
         title = f"{chart['model']}, {chart['isl']} in, {chart['osl']} out"

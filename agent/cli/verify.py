@@ -1,13 +1,12 @@
 """``inferasim verify``: benchmark an endpoint, compare with the prediction, record, re-anchor."""
 
-import inspect
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agent.cli.deployment_options import SHARED
+from agent.cli.deployment_options import deployment_flags
+from agent.cli.shared_flags import with_flags
 
 if TYPE_CHECKING:
     from agent.verify import Verification
@@ -21,36 +20,11 @@ NEEDED = ("model", "gpu", "engine", "isl", "osl")
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("verify", help="Benchmark an endpoint, compare with the prediction, record it, re-anchor from it.")(
-        _with_optional_deployment(verify)
+        verify
     )
 
 
-def _with_optional_deployment(command: Callable[..., None]) -> Callable[..., None]:
-    """As ``with_deployment``, with no flag required: a recorded trial may describe the deployment instead."""
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-    shared = [
-        one.replace(default=None, annotation=_optional(one.annotation)) if one.default is one.empty else one
-        for one in SHARED.values()
-    ]
-
-    def run(**typed: Any) -> None:
-        fields = {name: typed.pop(name) for name in SHARED}
-        command(fields, **typed)
-
-    # Arguments come before options in a signature; the order of options is the order of the help.
-    keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *shared)]
-    run.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]  # read by typer
-    run.__annotations__ = {one.name: one.annotation for one in keyword}
-    run.__doc__ = command.__doc__
-    return run
-
-
-def _optional(annotation: Any) -> Any:
-    """``Annotated[T, …]`` as ``Annotated[T | None, …]``."""
-    made: Any = Annotated
-    return made[(annotation.__origin__ | None, *annotation.__metadata__)]
-
-
+@with_flags(deployment_flags, shared_first=False, optional=True)  # a recorded trial may describe the deployment
 def verify(
     fields: dict[str, Any],
     trial: Annotated[

@@ -188,6 +188,23 @@ def test_a_malformed_anchor_names_file_and_field(tmp_path: Path) -> None:
         assert "step_ms" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("predict --modell x", "No such option: --modell; nearest: --model; all options: inferasim predict --help"),
+        ("predict --cluster x", "No such option: --cluster; nearest: --gpu; all options: inferasim predict --help"),
+        ("ledger diff 1 2 --jsn", "No such option: --jsn; nearest: --json; all options: inferasim ledger diff --help"),
+        ("ledger --json", "No such option: --json; all options: inferasim ledger --help"),
+        ("ledger exprt", "No such command 'exprt'. Did you mean 'export'?; all commands: inferasim ledger --help"),
+    ],
+)
+def test_a_misspelt_option_is_answered_with_the_nearest_and_where_the_rest_is(
+    typed: str, said: str, tmp_path: Path
+) -> None:
+    done = run(*shlex.split(typed), home=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (2, "", said)
+
+
 def test_an_unwritable_ledger_is_bad_input(tmp_path: Path) -> None:
     for place in ("/proc/ledger.db", str(tmp_path / "no" / "folder" / "ledger.db"), str(tmp_path)):
         done = run(*TUNE, "--ledger", place, home=tmp_path)
