@@ -25,7 +25,7 @@ from predictor.transfer.constants import default_constants
 from predictor.transfer.context import KernelContext
 from predictor.transfer.prefill import move_prefill
 from predictor.transfer.terms import step_terms
-from predictor.transfer.width import move_decode
+from predictor.transfer.width import move_decode, refine_decode
 from predictor.types import Deployment, Flag, Layout, Speculation, Workload
 
 
@@ -88,7 +88,7 @@ def anchored_step(
     sweep = anchor.sweep_for(workload.isl_tokens)
     source = kernel_context(anchor, sweep, card, platform, profile)
     target = replace(source, layout=layout)
-    curve = move_decode(measured_curve(anchor, sweep), source, target)
+    curve = moved_curve(anchor, sweep, source, target, deployment.layout.pp)
     prefill_side = replace(source, layout=deployment.prefill.layout if deployment.prefill else layout)
     prefill = move_prefill(prefill_curve(anchor), source, prefill_side)
     drafted = Speculation(anchor.signature.spec_method, anchor.signature.spec_depth)
@@ -124,6 +124,21 @@ def anchored_step(
         prefill_breakdown_ms={"fixed": prefill.fixed_ms, "prompt": prefill.chunk_ms(workload.isl_tokens)},
         flags=(*flags, *(terms.costs.flags if terms else ())),
     )
+
+
+def moved_curve(
+    anchor: Anchor, sweep: DecodeSweep, source: KernelContext, target: KernelContext, stages: int
+) -> DecodeCurve:
+    """A sweep at the target's layout.
+
+    Served loads lie far apart, and distinct experts and cache bytes bend a step between them: at its own layout a
+    served sweep is filled in by those terms. A harvested one is interpolated as measured, and so is one under Eq. 4,
+    whose constants were found on lines in log batch (paper B.1).
+    """
+    curve = measured_curve(anchor, sweep)
+    if source == target and sweep.kind == "served" and stages == 1:
+        return refine_decode(curve, source)
+    return move_decode(curve, source, target)
 
 
 def kernel_context(
