@@ -9,14 +9,14 @@ class MixedScheduler(RunScheduler):
 
     def plan(self, stamp: int, seen: int) -> int:
         """See :class:`RunScheduler`."""
-        self.prompt_tokens = self.prompt_area = self.prompts_done = 0
+        self._no_prompts()
         if self.inbox or self._poll:
             self.receive(seen)
         if self.waiting and self.waiting[0].kv_ready:
             self._admit_ready(stamp)
         if self._partials or (self.waiting and len(self.running) < self.cap):
             decoders = self.decoders
-            budget = self.rules.token_budget - decoders * self.rules.row_tokens
+            budget = whole = self.rules.token_budget - decoders * self.rules.row_tokens
             need = self.pages.need(self._step) if decoders else 0
             if self._partials:
                 chunks, more, budget = self._next_chunks(budget)
@@ -27,7 +27,7 @@ class MixedScheduler(RunScheduler):
                 return self._plan_tight()
             self._admit(stamp, budget, need)
             if self.prompt_tokens:
-                return self._rows(1)
+                return self._rows(self._run_of_chunks(whole))
         if not self.decoders:
             return self._rows(0)
         steps = self.pages.limit(self._step, self._until_end())

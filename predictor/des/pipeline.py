@@ -122,6 +122,8 @@ class PipelineReplica:
         self._hub = hub
         self._record = hub.recorder
         self._micro_batches = [_MicroBatch(scheduler) for scheduler in schedulers]
+        for scheduler in schedulers:  # micro-batches take turns on one pool, step by step
+            scheduler.chunk_runs = False
         self._queue = queue
         self._pool = pool
         self._prices = prices

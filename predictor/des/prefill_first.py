@@ -57,7 +57,7 @@ class PrefillFirstScheduler(RunScheduler):
 
     def plan(self, stamp: int, seen: int) -> int:
         """See :class:`RunScheduler`."""
-        self.prompt_tokens = self.prompt_area = self.prompts_done = 0
+        self._no_prompts()
         if self.inbox or self._poll:
             self.receive(seen)
         if not self.decoders:
@@ -66,9 +66,10 @@ class PrefillFirstScheduler(RunScheduler):
         if not self.hold and (self._partials or (self.waiting and not self._full)):
             self._plan_prefill(stamp)
             if self.prompt_tokens:
-                self.steps = 1
+                self._elders = bool(self.waiting)
+                self.steps = 1 if self._ended else self._run_of_chunks(self.rules.prompt_budget)
                 self.batch = self.weight = self.late_weight = self.context = self.growth = 0
-                return 1
+                return self.steps
         if not self.decoders:
             return self._rows(0)
         steps = self.pages.limit(self._step, self._until_end())

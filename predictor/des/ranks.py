@@ -39,13 +39,16 @@ class RankGroup:
         for rank in self.ranks:
             rank.gaps = self.gaps
         self.steps = self.batch = self.context = self.growth = self.weight = self.late_weight = 0
-        self.prompt_tokens = self.prompt_area = self.prompts_done = 0
+        self.prompt_tokens = self.prompt_area = self.prompts_done = self.area_growth = 0
         self._prices = prices
         self._router = RankRouter(routing)
         self._touched: set[int] = set()  # ranks that got a request since the run began
         delayer = self.ranks[0].rules.delayer
         self._delayed = [rank for rank in self.ranks if isinstance(rank, PrefillFirstScheduler)]
         self._holdback = Holdback(delayer) if delayer is not None and self._delayed else None
+        if self._holdback is not None:  # it decides before every prompt step
+            for rank in self.ranks:
+                rank.chunk_runs = False
 
     @property
     def load(self) -> int:
@@ -113,7 +116,7 @@ class RankGroup:
                 self.late_weight += rank.late_weight
             if rank.prompt_tokens:
                 prefilling.append(rank)
-        self._join_prompts(prefilling)
+        steps = self._join_prompts(prefilling, steps)
         self.context = self.growth = 0
         if decoding:
             longest = max(decoding, key=lambda rank: (rank.context, rank.growth))
@@ -125,17 +128,27 @@ class RankGroup:
         self.steps = steps
         return steps
 
-    def _join_prompts(self, prefilling: Sequence[RunScheduler]) -> None:
-        """The prompt work of the rank whose chunks cost most."""
-        self.prompt_tokens = self.prompt_area = self.prompts_done = 0
-        if prefilling:
-            prices = self._prices
-            slowest = max(
-                prefilling,
-                key=lambda rank: prices.prompts(False, rank.prompt_tokens, rank.prompt_area, rank.prompts_done),
-            )
-            self.prompt_tokens, self.prompt_area = slowest.prompt_tokens, slowest.prompt_area
-            self.prompts_done = slowest.prompts_done
+    def _join_prompts(self, prefilling: Sequence[RunScheduler], steps: int) -> int:
+        """The prompt work of the rank whose chunks cost most; returns the steps in which it stays the costliest."""
+        self.prompt_tokens = self.prompt_area = self.prompts_done = self.area_growth = 0
+        if not prefilling:
+            return steps
+        prices = self._prices
+
+        def cost(rank: RunScheduler) -> tuple[int, int]:
+            """Ticks of the first step, and what each step adds."""
+            first = prices.prompts(False, rank.prompt_tokens, rank.prompt_area, rank.prompts_done)
+            return first, prices.area * rank.area_growth
+
+        slowest = max(prefilling, key=cost)
+        self.prompt_tokens, self.prompt_area = slowest.prompt_tokens, slowest.prompt_area
+        self.prompts_done, self.area_growth = slowest.prompts_done, slowest.area_growth
+        if steps > 1:
+            first, growth = cost(slowest)
+            for other_first, other_growth in map(cost, prefilling):
+                if other_growth > growth:
+                    steps = min(steps, (first - other_first) // (other_growth - growth) + 1)
+        return steps
 
     def _until_overtaken(self, steps: int, decoding: Sequence[RunScheduler]) -> int:
         """Steps in which the longest context stays the longest."""

@@ -43,8 +43,8 @@ class Recorder:
         self._busy += duration
         self._decoding += rows * duration
         if prompt:
-            self._prompt_steps += 1
-            self._mixed_steps += mixed
+            self._prompt_steps += steps
+            self._mixed_steps += steps * mixed
 
     def decoding(self, rows: int, duration: int) -> None:
         """Requests in decode over a time that no run tells."""

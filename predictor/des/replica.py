@@ -112,6 +112,8 @@ class RunReplica:
                     steps = min(steps, -((context - end) // scheduler.growth))
         if scheduler.prompt_tokens:
             first += prices.prompts(batch > 0, scheduler.prompt_tokens, scheduler.prompt_area, scheduler.prompts_done)
+            if steps > 1:
+                growth += prices.area * scheduler.area_growth
         if self._stall:
             first, growth, steps, self._stall = first + self._stall, 0, 1, 0
         if self._longest is not None:

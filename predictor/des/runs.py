@@ -25,7 +25,9 @@ class RunScheduler:
     After ``plan`` these describe the run: ``steps`` (most it may last; 0: nothing to do), ``batch`` decode rows that
     read ``context`` units in all, growing by ``growth`` units a step, the rows that yield a token (``weight``, and
     ``late_weight`` those whose first gap is told in ``gaps`` instead), and what prompts add: ``prompt_tokens`` new
-    tokens, ``prompt_area`` (sum of n² + 2np over chunks) and ``prompts_done`` prompts that end.
+    tokens a step, ``prompt_area`` (sum of n² + 2np over the first step's chunks), which grows by ``area_growth`` a
+    step, and ``prompts_done`` prompts that end. A run holds prompt work in more than one step where each of them holds
+    chunks of the same prompts and sizes, and none ends its prompt.
     """
 
     def __init__(
@@ -51,7 +53,10 @@ class RunScheduler:
         self.gaps: list[Gap] = []
         self.last_commit = 0  # stamp at which the last run ended
         self.steps = self.batch = self.context = self.growth = self.weight = self.late_weight = 0
-        self.prompt_tokens = self.prompt_area = self.prompts_done = 0
+        self.prompt_tokens = self.prompt_area = self.prompts_done = self.area_growth = 0
+        self.chunk_runs = True  # False where something looks between the steps of a prompt
+        self._chunks: list[tuple[Request, int]] = []  # prompt work of a step of the planned run: request, tokens
+        self._closed = False  # the planned chunks leave no room for another prompt
         self._prefill_only = prefill_only  # the answer is decoded in another pool
         self._cache = prefix_cache
         self._grow, self._unit = grow, unit
@@ -77,6 +82,8 @@ class RunScheduler:
         """A request reaches the engine."""
         self.load += 1
         request.queued = stamp
+        if request.kv_ready:  # it may join decode at any boundary
+            self.chunk_runs = False
         if self._poll or self._late:
             self.inbox.append(request)
         else:
@@ -111,8 +118,11 @@ class RunScheduler:
         """Whether a request that arrives inside the planned run might enter at one of its boundaries.
 
         Where elders wait in a first-come queue it may not: they did not fit when the run began, and less is free now.
-        An engine that polls must stop where it polls, whoever may enter.
+        An engine that polls must stop where it polls, whoever may enter. Where the chunks of each step fill the budget
+        nobody may.
         """
+        if self._closed:
+            return False
         if self._poll:
             return True
         if len(self.running) >= self.cap:
@@ -152,10 +162,13 @@ class RunScheduler:
     def _rows(self, steps: int) -> int:
         """Describe a run in which all decoders take part; what waits to be seen or released bounds it to one step."""
         rows = self.decoders
-        if steps > 1 and (self._ended or (self._late and self.inbox)):
+        if steps > 1 and self._ended:
             steps = 1
-        elif steps > 1 and self._poll and self.inbox:
-            steps = min(steps, self.seen_at(1))
+        elif steps > 1 and self.inbox and not self._closed:
+            if self._late:
+                steps = 1
+            elif self._poll:
+                steps = min(steps, self.seen_at(1))
         self._elders = bool(self.waiting)
         self.steps = steps
         self.batch = rows
@@ -254,7 +267,59 @@ class RunScheduler:
             if request.computed == request.tokens:
                 self._partials.remove(request)
 
+    def _no_prompts(self) -> None:
+        """A plan begins: no prompt work so far."""
+        self.prompt_tokens = self.prompt_area = self.prompts_done = self.area_growth = 0
+        self._closed = False
+        self._chunks.clear()
+
+    def _like_steps(self, budget: int) -> int:
+        """Steps in a row that hold the planned chunks, this one included, if all get ``budget`` prompt tokens.
+
+        Each must do so for the same reason as the first: the budget or the cap cuts the chunk off.
+        """
+        if self.prompts_done or not self.chunk_runs:
+            return 1
+        steps = 0
+        matched = 0
+        for request in self._partials:
+            remaining = request.tokens - request.computed
+            wanted = self._wanted(remaining)
+            tokens = self._cut(wanted, budget)
+            if tokens <= 0:
+                break
+            if tokens == remaining or matched == len(self._chunks) or self._chunks[matched] != (request, tokens):
+                return 1
+            stays_above = tokens if tokens == wanted else budget
+            more = -((stays_above - remaining) // tokens)
+            steps = min(steps, more) if matched else more
+            matched += 1
+            budget = budget - tokens if tokens == wanted else 0
+        if matched < len(self._chunks) or (budget and (self._poll or self.inbox)):
+            return 1
+        self._closed = budget == 0
+        return 1 + steps
+
+    def _run_of_chunks(self, budget: int) -> int:
+        """How long the run may last that begins with the planned chunks; its pages are there in every step."""
+        steps = self._like_steps(budget)
+        if steps > 1 and self.rules.mixed_steps and self.decoders:
+            steps = min(steps, self._until_end())
+        while steps > 1 and not self._available(self._blocks_of_run(steps)):
+            steps //= 2
+        if steps > 1:
+            self.area_growth = 2 * sum([tokens * tokens for _, tokens in self._chunks])
+        else:
+            self._closed = False
+        return steps
+
+    def _blocks_of_run(self, steps: int) -> int:
+        """Blocks that prompts take after the first step of the run, and at most those of its decoders."""
+        prompts = sum([self._chunk_blocks(request, (steps - 1) * tokens) for request, tokens in self._chunks])
+        return prompts + (self.pages.most(steps) if self.rules.mixed_steps else 0)
+
     def _add_chunk(self, request: Request, tokens: int) -> None:
+        self._chunks.append((request, tokens))
         self.prompt_tokens += tokens
         self.prompt_area += tokens * (tokens + 2 * request.computed)
         request.computed += tokens
@@ -357,6 +422,8 @@ class RunScheduler:
         finished: list[Request] = []
         self.last_commit = stamp
         self._polled = 0 if self.prompt_tokens else self._polled + steps  # polls again right after prompt work
+        if steps > 1 and self._chunks:
+            self._compute_on(steps - 1)
         if self.batch:
             self.pages.advance(self._step, steps)
             self._step += steps
@@ -380,6 +447,14 @@ class RunScheduler:
             self._start(stamp, finished)
         self.load -= len(finished)
         return finished
+
+    def _compute_on(self, steps: int) -> None:
+        """Prompts went on by so many more of the planned chunks."""
+        for request, tokens in self._chunks:
+            blocks = self._chunk_blocks(request, steps * tokens)
+            self.pages.take(blocks)
+            request.held += blocks
+            request.computed += steps * tokens
 
     def _release_ended(self) -> None:
         for request in self._ended:

@@ -44,6 +44,7 @@ _RUN = (
     "done",
     "decoders",
     "preempted",
+    "area_growth",
 )
 _REQUEST = ("id", "prompt", "output", "arrival", "admitted", "first", "finished", "cached", "preemptions")
 # Durations are summed in two parts, so that a latency keeps full precision however late it falls.
@@ -57,7 +58,7 @@ class RunLog:
     ``context`` and ``growth`` are in ``context_units`` a token.
     """
 
-    runs: IntArray  # shape (runs, 11): see _RUN
+    runs: IntArray  # shape (runs, 12): see _RUN
     requests: IntArray  # shape (requests, 9), in order of completion: see _REQUEST
     gaps: IntArray  # shape (gaps, 4): start stamp, end stamp, weight, whether the run at the end adds a step
     context_units: int
@@ -136,6 +137,7 @@ def schedule(
                 scheduler.prompts_done,
                 scheduler.decoders,
                 scheduler.preemptions - before,
+                scheduler.area_growth,
             )
         )
         stamp += 1
@@ -286,17 +288,19 @@ def _cut_run(row: IntArray, lines: LinePieces) -> list[IntArray]:
     """Parts of one run that each lie on one piece of the decode line."""
     steps, batch, context, growth = (int(row[index]) for index in range(4))
     parts: list[IntArray] = []
+    done = 0
     while steps:
         end = lines.end_of(int(lines.find(row[1:2], np.array([context]))[0]), batch)
         part = min(steps, -((context - end) // growth))
         cut = row.copy()
         cut[0], cut[2] = part, context
+        cut[7] += done * row[11]
         if parts:  # preemptions came when the run was planned, and late first gaps in its first step
             cut[10] = 0
             cut[4] += cut[5]
             cut[5] = 0
         parts.append(cut)
-        steps, context = steps - part, context + part * growth
+        steps, context, done = steps - part, context + part * growth, done + part
     return parts
 
 
@@ -309,7 +313,7 @@ def _times(runs: IntArray, lines: LinePieces, curve: PrefillCurve, stall_ms: flo
     fixed = np.where(batch > 0, curve.mixed_fixed_ms, curve.fixed_ms)
     prompts = fixed + curve.per_token_ms * tokens + curve.per_token2_ms * area + curve.per_request_ms * done
     first = first + np.where(tokens > 0, prompts, 0.0)
-    rise = np.where(steps > 1, slope * growth, 0.0)
+    rise = np.where(steps > 1, slope * growth + curve.per_token2_ms * runs[:, 11], 0.0)
     duration = steps * first + rise * (steps * (steps - 1) // 2)
     if stall_ms and len(first):
         first[0] += stall_ms
@@ -344,8 +348,8 @@ def _totals(
         cached_tokens=float(columns["cached"][counted].sum()),
         steps=int(steps.sum()),
         runs=len(steps),
-        prompt_steps=int(prompt.sum()),
-        mixed_steps=int((prompt & (batch > 0)).sum()),
+        prompt_steps=int(steps[prompt].sum()),
+        mixed_steps=int(steps[prompt & (batch > 0)].sum()),
         decoding_ms=float(np.dot(runs[start:, 9], times.duration_ms[start:])),
         busy_ms=float(times.duration_ms[start:].sum()),
         preemptions=int(runs[start:, 10].sum()),

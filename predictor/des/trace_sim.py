@@ -208,6 +208,7 @@ class _Pool:
         )
         if cache is not None:
             pages = scheduler.pages
+            scheduler.chunk_runs = False  # the cache looks at the pool whenever a request comes
             cache.attach(lambda: (pages.pool.total - pages.available()) * rules.block_tokens)
         return TracedRank(scheduler, cache, self.prefill, self.reuse)
 
