@@ -31,7 +31,7 @@ from evals.candidates import (
 from evals.corpus import data_dir, parser, run
 from evals.corpus_nvidia import rival_predictions
 from evals.nvidia_rows import NvidiaRow, proxy_tok_s
-from evals.scoring import Option, PairScore, pair_score
+from evals.scoring import Option, PairScore, pair_score, quantile
 from evals.simulated_rows import resimulated
 
 # Paper Table 11: 42 choice sets of its own fixed-length runs.
@@ -72,20 +72,6 @@ class Picks:
             "top1_pct": round(100.0 * self.best / self.sets, 1) if self.sets else None,
             "regret_pct": {"p50": quantile(self.regrets_pct, 0.5), "p90": quantile(self.regrets_pct, 0.9)},
         }
-
-
-def quantile(ascending: Sequence[float], share: float) -> float | None:
-    """Linear interpolation between order statistics; None without values.
-
-    >>> quantile([0.0, 1.0, 2.0, 10.0], 0.5)
-    1.5
-    """
-    if not ascending:
-        return None
-    at = share * (len(ascending) - 1)
-    low = int(at)
-    high = min(low + 1, len(ascending) - 1)
-    return round(ascending[low] + (at - low) * (ascending[high] - ascending[low]), 2)
 
 
 def picks(sets: Choices) -> Picks:

@@ -60,6 +60,20 @@ def breakdown(rows: Iterable[Scored], label: str) -> list[dict[str, Any]]:
     ]
 
 
+def quantile(ascending: Sequence[float], share: float) -> float | None:
+    """Linear interpolation between order statistics; None without values.
+
+    >>> quantile([0.0, 1.0, 2.0, 10.0], 0.5)
+    1.5
+    """
+    if not ascending:
+        return None
+    at = share * (len(ascending) - 1)
+    low = int(at)
+    high = min(low + 1, len(ascending) - 1)
+    return round(ascending[low] + (at - low) * (ascending[high] - ascending[low]), 2)
+
+
 # ---- choices -------------------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from evals.candidates import Candidate, any_engine, choice_sets, one_stack
-from evals.ranking import picks, quantile, report, score_sets
+from evals.ranking import picks, report, score_sets
+from evals.scoring import quantile
 
 BASE = Candidate(
     name="a",
