@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from agent.anchor_files import read_anchor
-from predictor.anchors.schema import Anchor, Signature
+from predictor.anchors.schema import Anchor, Signature, all_fields, stated_fields
 from predictor.errors import BadInput
 
 WIDTHS = ("tp", "ep", "attn_dp", "dcp")
@@ -26,7 +26,7 @@ def kernel_set(signature: Signature) -> str:
 
     Widths are left out, and graph sizes, which follow from the running cap and change no kernel.
     """
-    fields = signature.model_dump(mode="json", exclude={*WIDTHS, "capture_sizes"})
+    fields = {name: value for name, value in all_fields(signature).items() if name not in (*WIDTHS, "capture_sizes")}
     fields["fusions"] = sorted(fields["fusions"])
     return sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -42,8 +42,8 @@ def anchor_text(anchor: Anchor) -> str:
 
 
 def _stated(anchor: Anchor) -> dict[str, object]:
-    stated = anchor.model_dump(mode="json", exclude_defaults=True)
-    stated["provenance"] = anchor.provenance.model_dump(mode="json", exclude_defaults=True) | {
+    stated = stated_fields(anchor)
+    stated["provenance"] = stated_fields(anchor.provenance) | {
         "real_weights": anchor.provenance.real_weights,
         "prefix_cache_off": anchor.provenance.prefix_cache_off,
     }
@@ -116,7 +116,7 @@ class Store:
 
 def signature_differences(left: Anchor, right: Anchor) -> tuple[str, ...]:
     """Fields of two signatures that differ, with both values."""
-    one, two = left.signature.model_dump(mode="json"), right.signature.model_dump(mode="json")
+    one, two = all_fields(left.signature), all_fields(right.signature)
     return tuple(f"{name}: {one[name] or 'none'} / {two[name] or 'none'}" for name in one if one[name] != two[name])
 
 

@@ -1,12 +1,11 @@
 """Flat prediction requests, as flags, a file or HTTP give them, turned into the predictor's types, and answers."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
 from predictor.cards import EngineProfile, ModelCard
-from predictor.errors import BadInput
+from predictor.errors import BadFile, BadInput
+from predictor.profiles.decode import decode
 from predictor.types import (
     Arrival,
     Deployment,
@@ -23,13 +22,15 @@ from predictor.types import (
     Workload,
 )
 
-Request = TypeVar("Request", bound=BaseModel)
+Request = TypeVar("Request")
 
 
-class PredictRequest(BaseModel):
-    """One deployment under one workload. None leaves a choice to the checkpoint or the engine."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictRequest:
+    """One deployment under one workload. None leaves a choice to the checkpoint or the engine.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    A plain record, so that one prediction need not load a validation library; :func:`validated` checks it.
+    """
 
     model: str
     gpu: str
@@ -68,7 +69,7 @@ class PredictRequest(BaseModel):
     request_rate: float | None = None
     length_range: float = 1.0
     prefix_hit: float = 0.0
-    usd_per_gpu_h: Annotated[float | None, Field(gt=0)] = None
+    usd_per_gpu_h: Annotated[float | None, (">", 0)] = None
 
     def deployment(self, card: ModelCard, gpu: str, profile: EngineProfile, release: str) -> Deployment:
         """The deployment; weights default to the maker's own checkpoint, activations to the weights' format."""
@@ -159,6 +160,14 @@ def _latency(distribution: Distribution) -> dict[str, float | None]:
 
 def validated(kind: type[Request], **fields: object) -> Request:
     """Build a request; the first invalid field becomes one line with its value and what is legal."""
+    if is_dataclass(kind):
+        try:
+            return decode(kind, fields, "", "")
+        except BadFile as error:
+            name, separator, rest = str(error).partition(": ")
+            raise BadInput(f"{name.replace('_', '-')}{separator}{rest}") from None
+    from pydantic import ValidationError  # the other requests load it anyway
+
     try:
         return kind(**fields)
     except ValidationError as error:

@@ -8,7 +8,7 @@ from agent.predict_request import validated
 from agent.request import TuningRequest
 from levers.context import SearchContext
 from levers.space import POSITION, Setting, normalised, to_deployment
-from predictor.anchors.schema import Anchor
+from predictor.anchors.schema import Anchor, parse_anchor
 from predictor.errors import BadInput
 from predictor.types import Deployment, Workload
 
@@ -57,7 +57,7 @@ def recorded_trial(book: "Ledger", search_id: int, index: int | None) -> Recorde
         index = stored.end.best_index
     trial = book.trial(search_id, index)
     texts = [one.text for one in book.inputs(search_id) if one.kind == "anchor"]
-    anchors = tuple(Anchor.model_validate_json(text) for text in texts)
+    anchors = tuple(parse_anchor(text, f"search {search_id}") for text in texts)
     request = recorded_request(stored.record.request)
     context = request.context(anchors)
     setting = setting_of(trial.levers, f"{search_id}:{index}")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from agent.handlers import MODES, look_up
-from agent.predict_request import PredictRequest
+from agent.predict_request import PredictRequest, validated
 from predictor.des.export import write_csv, write_parquet
 from predictor.des.metrics import HostTimes, Samples
 from predictor.des.play import PlayRules
@@ -65,7 +65,8 @@ def simulate_once(
     head = list(islice(sample, SAMPLE_RECORDS))
     if not head:
         raise BadInput(f"trace {options.path}: holds no usable record")
-    request = PredictRequest(
+    request = validated(
+        PredictRequest,
         **fields,
         isl=max(1, round(median(one.input_tokens for one in head))),
         osl=max(1, round(median(one.output_tokens for one in head))),

@@ -20,7 +20,7 @@ from ledger import InputFile, NoteRecord, SearchEnd, SearchRecord, TrialRecord, 
 from levers.catalog import LEVERS
 from levers.context import SearchContext
 from levers.objectives import objective
-from predictor.anchors.schema import Anchor
+from predictor.anchors.schema import Anchor, all_fields
 from predictor.cards import EngineProfile, ModelCard, Platform
 from predictor.predict import Catalogue
 from predictor.version import __version__
@@ -245,7 +245,7 @@ def record_text(record: ModelCard | Platform | EngineProfile) -> str:
 
 def anchor_text(anchor: Anchor) -> str:
     """The canonical text an anchor's content hash is taken of."""
-    return json.dumps(anchor.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return json.dumps(all_fields(anchor), sort_keys=True, separators=(",", ":"))
 
 
 def _begin(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from evals.corpus import data_dir
 from predictor.anchors.fit import fit_prefill
-from predictor.anchors.schema import SCHEMA_VERSION, Anchor
+from predictor.anchors.schema import SCHEMA_VERSION, Anchor, checked, stated_fields
 
 SOURCE = "arXiv 2611.04032v1 Table 20, rows with one pipeline stage"
 FOLDER = Path(__file__).parents[1] / "predictor" / "anchors" / "bundled"
@@ -79,7 +79,8 @@ def anchor(model: str, rows: list[Row]) -> Anchor:
                 "points": sorted(points, key=lambda point: point["batch"]),
             }
         )
-    return Anchor.model_validate(
+    return checked(
+        Anchor,
         {
             "schema_version": SCHEMA_VERSION,
             "name": f"{model.lower()}-mi355x-sglang-tp1",
@@ -108,7 +109,7 @@ def anchor(model: str, rows: list[Row]) -> Anchor:
                 "source": SOURCE,
                 "command": "vLLM benchmark_serving, random dataset, --ignore-eos, 10*C prompts",
             },
-        }
+        },
     )
 
 
@@ -123,7 +124,7 @@ def anchors(folder: Path) -> dict[str, Anchor]:
 
 def text(value: Anchor) -> str:
     """The file's text."""
-    return json.dumps(value.model_dump(mode="json", exclude_defaults=True), indent=1) + "\n"
+    return json.dumps(stated_fields(value), indent=1) + "\n"
 
 
 def main() -> None:

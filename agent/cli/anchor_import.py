@@ -163,6 +163,8 @@ def _take_over(files: list[str], store: "Store", replace: bool, dry_run: bool, j
 
 def report_json(report: "ImportReport") -> dict[str, Any]:
     """The keys of ``anchors import --json``."""
+    from predictor.anchors.schema import all_fields, stated_fields
+
     anchor = report.imported.anchor
     return {
         "name": anchor.name,
@@ -174,11 +176,11 @@ def report_json(report: "ImportReport") -> dict[str, Any]:
         "decode": [
             {
                 "prompt_tokens": sweep.prompt_tokens,
-                "points": [point.model_dump(exclude_none=True) for point in sweep.points],
+                "points": [stated_fields(point) for point in sweep.points],
             }
             for sweep in anchor.decode
         ],
-        "prefill": anchor.prefill.model_dump(exclude_none=True),
+        "prefill": all_fields(anchor.prefill),
         "host_ms": anchor.host.per_request_ms,
         "notes": list(anchor.provenance.notes),
         "doubts": [{"code": flag.code, "message": flag.message} for flag in report.doubts],

@@ -67,9 +67,10 @@ def _cell(value: object) -> object:
 def show(name: Annotated[str, typer.Argument(help="Anchor name.")], anchors: Folder = None) -> None:
     """One anchor, whole, as JSON."""
     from agent.cli.output import print_json
+    from predictor.anchors.schema import all_fields
 
     anchor = _named(name, anchors)
-    print_json({**anchor.model_dump(mode="json"), "sha256": anchor.content_hash})
+    print_json({**all_fields(anchor), "sha256": anchor.content_hash})
 
 
 def _named(name: str, anchors: str | None) -> "Anchor":

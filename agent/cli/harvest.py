@@ -212,6 +212,8 @@ def _list(values: list[int]) -> str:
 
 def result_json(result: "Harvested", saved: str) -> dict[str, Any]:
     """The keys of ``harvest --json``."""
+    from predictor.anchors.schema import all_fields, stated_fields
+
     anchor = result.anchor
     return {
         "name": anchor.name,
@@ -220,13 +222,13 @@ def result_json(result: "Harvested", saved: str) -> dict[str, Any]:
         "decode": [
             {
                 "prompt_tokens": sweep.prompt_tokens,
-                "points": [point.model_dump(exclude_none=True) for point in sweep.points],
+                "points": [stated_fields(point) for point in sweep.points],
             }
             for sweep in anchor.decode
         ],
-        "prefill": anchor.prefill.model_dump(exclude_none=True),
-        "packed_probe": anchor.packed_probe.model_dump() if anchor.packed_probe else None,
-        "checks": [check.model_dump() for check in result.checks],
+        "prefill": all_fields(anchor.prefill),
+        "packed_probe": all_fields(anchor.packed_probe) if anchor.packed_probe else None,
+        "checks": [all_fields(check) for check in result.checks],
         "marked": [check.name for check in result.failed],
         "notes": list(anchor.provenance.notes),
     }

@@ -14,7 +14,7 @@ from agent.harvest.request import Prepared
 from agent.harvest.sweeps import CacheProbe, DecodeMeasurement, PackedMeasurement, PrefillMeasurement
 from predictor.anchors.fit import PrefillFit
 from predictor.anchors.naming import anchor_name
-from predictor.anchors.schema import SCHEMA_VERSION, Anchor, Check, Signature
+from predictor.anchors.schema import SCHEMA_VERSION, Anchor, Check, Signature, checked
 from predictor.types import Deployment
 
 
@@ -70,7 +70,8 @@ def verdicts(prepared: Prepared, facts: EngineFacts, measured: Measured, idle: I
 def signature_of(wanted: Deployment, capture_sizes: tuple[int, ...]) -> Signature:
     """Every anchor-defining field of a deployment."""
     precision, kernels = wanted.precision, wanted.kernels
-    return Signature.model_validate(
+    return checked(
+        Signature,
         {
             "gpu": wanted.gpu,
             "engine": wanted.engine,
@@ -93,7 +94,7 @@ def signature_of(wanted: Deployment, capture_sizes: tuple[int, ...]) -> Signatur
             "ep": wanted.layout.ep,
             "attn_dp": wanted.layout.attn_dp,
             "dcp": wanted.layout.dcp,
-        }
+        },
     )
 
 
@@ -111,7 +112,8 @@ def artefact(
     if speculates:
         notes.append(f"{accepted:.2f} tokens a step on random prompts: real text is accepted otherwise")
     probe = measured.packed
-    return Anchor.model_validate(
+    return checked(
+        Anchor,
         {
             "schema_version": SCHEMA_VERSION,
             "name": request.name or anchor_name(wanted),
@@ -150,7 +152,7 @@ def artefact(
                 "checks": tuple(given),
                 "notes": tuple(notes),
             },
-        }
+        },
     )
 
 

@@ -1,28 +1,27 @@
 """The anchor artefact: one JSON file for one kernel set at one width (paper App. I).
 
-Files come from people, so every field is validated and a malformed one is named with what was expected.
+Files come from people, so every field is validated and a malformed one is named with what was expected. What code
+assembles goes through :func:`checked` for the same reason.
 """
 
 import json
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from hashlib import sha256
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from typing import Annotated, Any, Literal, TypeVar
 
 from predictor.anchors.migrate import migrated
-from predictor.errors import BadFile
+from predictor.errors import BadFile, BadInput
+from predictor.profiles.decode import decode
 from predictor.types import Dtype, Layout, Precision
 
 SCHEMA_VERSION = 2
 
-
-class Record(BaseModel):
-    """Settings common to all parts of the artefact."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+Record = TypeVar("Record")
 
 
-class Signature(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
     """What a transfer relies on. Every field but the widths is anchor-defining."""
 
     gpu: str
@@ -41,11 +40,11 @@ class Signature(Record):
     capture_sizes: tuple[int, ...] = ()  # empty: not recorded, so the engine's default list is assumed
     fusions: tuple[str, ...] = ()
     spec_method: str = "none"
-    spec_depth: int = Field(default=0, ge=0)
-    tp: int = Field(default=1, gt=0)
-    ep: int = Field(default=1, gt=0)
-    attn_dp: int = Field(default=1, gt=0)
-    dcp: int = Field(default=1, gt=0)
+    spec_depth: Annotated[int, (">=", 0)] = 0
+    tp: Annotated[int, (">", 0)] = 1
+    ep: Annotated[int, (">", 0)] = 1
+    attn_dp: Annotated[int, (">", 0)] = 1
+    dcp: Annotated[int, (">", 0)] = 1
 
     @property
     def layout(self) -> Layout:
@@ -58,29 +57,32 @@ class Signature(Record):
         return Precision(self.weight_dtype, self.linear_dtype, self.expert_dtype, self.kv_dtype)
 
 
-class Readings(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
     """Three readings of one step that do not share a fault: the median gap between tokens, (last − first)/(n − 1) of
     the requests, and the server's own counters."""
 
-    median_gap_ms: float | None = Field(default=None, ge=0)
-    span_ms: float | None = Field(default=None, gt=0)
-    server_ms: float | None = Field(default=None, gt=0)
+    median_gap_ms: Annotated[float | None, (">=", 0)] = None
+    span_ms: Annotated[float | None, (">", 0)] = None
+    server_ms: Annotated[float | None, (">", 0)] = None
 
 
-class DecodePoint(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodePoint:
     """Median decode step at one batch; ``served_tpot_ms`` keeps what a served run reported, where steps were solved.
 
     ``error_pct`` is the standard error of a solved step, or the spread over repeats of a measured one.
     """
 
-    batch: int = Field(gt=0)
-    step_ms: float = Field(gt=0)
-    served_tpot_ms: float | None = Field(default=None, gt=0)
-    error_pct: float | None = Field(default=None, ge=0)
+    batch: Annotated[int, (">", 0)]
+    step_ms: Annotated[float, (">", 0)]
+    served_tpot_ms: Annotated[float | None, (">", 0)] = None
+    error_pct: Annotated[float | None, (">=", 0)] = None
     readings: Readings | None = None
 
 
-class DecodeSweep(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeSweep:
     """Steps over batch sizes at one prompt length.
 
     ``single_wave`` reads the engine's step directly; ``served`` was solved from runs under continuous batching and has
@@ -88,19 +90,17 @@ class DecodeSweep(Record):
     ``scaled`` is the kernel models' sweep times the factor that reproduces one measured run: its shape is not measured.
     """
 
-    prompt_tokens: int = Field(gt=0)
-    output_tokens: int = Field(gt=0)
+    prompt_tokens: Annotated[int, (">", 0)]
+    output_tokens: Annotated[int, (">", 0)]
     kind: Literal["single_wave", "served", "scaled"] = "single_wave"
-    points: tuple[DecodePoint, ...] = Field(min_length=1)
+    points: Annotated[tuple[DecodePoint, ...], ("length >=", 1)]
     residual_pct: float | None = None
     determined: bool | None = None
 
-    @model_validator(mode="after")
-    def _batches_rise(self) -> "DecodeSweep":
+    def __post_init__(self) -> None:
         batches = [point.batch for point in self.points]
         if batches != sorted(set(batches)):
-            raise ValueError("batches must rise strictly")
-        return self
+            raise BadInput(f"points: batches must rise strictly, got {batches}")
 
     @property
     def context_tokens(self) -> float:
@@ -108,40 +108,45 @@ class DecodeSweep(Record):
         return self.prompt_tokens + self.output_tokens / 2.0
 
 
-class PrefillPoint(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillPoint:
     """Time to process ``tokens`` prompt tokens in one step."""
 
-    tokens: int = Field(gt=0)
-    step_ms: float = Field(gt=0)
+    tokens: Annotated[int, (">", 0)]
+    step_ms: Annotated[float, (">", 0)]
 
 
-class PrefillSweep(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillSweep:
     """``T(n) = fixed_ms + per_token_ms·n + per_token2_ms·n²`` and the points it was fitted on."""
 
-    points: tuple[PrefillPoint, ...] = Field(min_length=1)
-    fixed_ms: float = Field(ge=0)
-    per_token_ms: float = Field(gt=0)
-    per_token2_ms: float = Field(default=0.0, ge=0)
+    points: Annotated[tuple[PrefillPoint, ...], ("length >=", 1)]
+    fixed_ms: Annotated[float, (">=", 0)]
+    per_token_ms: Annotated[float, (">", 0)]
+    per_token2_ms: Annotated[float, (">=", 0)] = 0.0
     rms_residual_ms: float | None = None
 
 
-class PackedProbe(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedProbe:
     """Several prompts of the billed length in one step, with the token budget that had to admit them."""
 
-    sequences: int = Field(gt=1)
-    tokens_each: int = Field(gt=0)
-    step_ms: float = Field(gt=0)
-    token_budget: int = Field(gt=0)
+    sequences: Annotated[int, (">", 1)]
+    tokens_each: Annotated[int, (">", 0)]
+    step_ms: Annotated[float, (">", 0)]
+    token_budget: Annotated[int, (">", 0)]
 
 
-class Host(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
     """CPU time of a request that overlaps the GPU and is added to TTFT and end-to-end latency only."""
 
-    per_request_ms: float = Field(default=0.0, ge=0)
-    per_prompt_token_us: float = Field(default=0.0, ge=0)
+    per_request_ms: Annotated[float, (">=", 0)] = 0.0
+    per_prompt_token_us: Annotated[float, (">=", 0)] = 0.0
 
 
-class Check(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
     """One harvest check (paper App. E) with its numbers."""
 
     name: str
@@ -149,14 +154,16 @@ class Check(Record):
     detail: str
 
 
-class Source(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
     """A file the anchor was made from."""
 
     name: str
     sha256: str
 
 
-class Provenance(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
     """Where the numbers come from and how far the harvest can be trusted."""
 
     harvested_at: str = ""
@@ -171,17 +178,18 @@ class Provenance(Record):
     notes: tuple[str, ...] = ()
 
 
-class Anchor(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
     """One measured kernel set."""
 
     schema_version: Literal[2]
     name: str
     signature: Signature
-    decode: tuple[DecodeSweep, ...] = Field(min_length=1)
+    decode: Annotated[tuple[DecodeSweep, ...], ("length >=", 1)]
     prefill: PrefillSweep
     packed_probe: PackedProbe | None = None
-    tokens_per_step: float = Field(default=1.0, ge=1.0)
-    kv_pool_tokens: int | None = Field(default=None, gt=0)  # from the engine's start log
+    tokens_per_step: Annotated[float, (">=", 1.0)] = 1.0
+    kv_pool_tokens: Annotated[int | None, (">", 0)] = None  # from the engine's start log
     host: Host = Host()
     provenance: Provenance
 
@@ -191,7 +199,8 @@ class Anchor(Record):
 
         The schema's version is left out, so that a migrated file keeps its identity.
         """
-        stated = self.model_dump(mode="json", exclude_defaults=True, exclude={"schema_version"})
+        stated = stated_fields(self)
+        del stated["schema_version"]
         canonical = json.dumps(stated, sort_keys=True, separators=(",", ":"))
         return sha256(canonical.encode()).hexdigest()
 
@@ -230,16 +239,36 @@ def parse_anchor(text: str, origin: str) -> Anchor:
     if not isinstance(raw, dict):
         raise BadFile(f"{origin}: expected one JSON object, found {type(raw).__name__}")
     raw = migrated(raw, SCHEMA_VERSION, origin)
-    try:
-        return Anchor.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the whole object"
-        given = "" if first["type"] == "missing" else f", given {_short(first['input'])}"
-        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise BadFile(f"{origin}: field {where}: {first['msg']}{given}{more}") from None
+    return decode(Anchor, raw, origin)
 
 
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def checked(record: type[Record], values: Mapping[str, Any]) -> Record:
+    """Build a record of this module from values that code computed; raises BadFile naming the first bad field."""
+    return decode(record, values, f"the {record.__name__.lower()}")
+
+
+def stated_fields(record: Any) -> dict[str, Any]:
+    """A record as plain JSON values, without the fields that are at their defaults."""
+    given = {}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if field.default is MISSING or value != field.default:
+            given[field.name] = _plain(value)
+    return given
+
+
+def all_fields(record: Any) -> dict[str, Any]:
+    """A record as plain JSON values, whole."""
+    return {name: _listed(value) for name, value in asdict(record).items()}
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return stated_fields(value)
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _listed(item) for name, item in value.items()}
+    return [_listed(item) for item in value] if isinstance(value, tuple | list) else value

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from predictor.des.clock import CONTEXT_FRACTION, Clock
-from predictor.des.hub import Sent
-from predictor.des.request import Request
+from predictor.des.request import Request, Sent
 from predictor.des.rules import SchedulerRules
 from predictor.errors import BadInput
 from predictor.step.model import StepModel

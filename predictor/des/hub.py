@@ -12,13 +12,11 @@ import simpy
 from simpy.events import EventPriority
 
 from predictor.des.recorder import Recorder
-from predictor.des.request import Request
+from predictor.des.request import Request, Sent
 
 ARRIVE = EventPriority(0)
 END = EventPriority(1)
 TURN = EventPriority(2)
-
-Sent = tuple[int, Request]  # ticks, request
 
 
 class Source(Protocol):

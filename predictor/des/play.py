@@ -12,8 +12,8 @@ from heapq import heappop, heappush
 import simpy
 
 from predictor.des.clock import Clock
-from predictor.des.hub import ARRIVE, Hub, Sent
-from predictor.des.request import Request
+from predictor.des.hub import ARRIVE, Hub
+from predictor.des.request import Request, Sent
 from predictor.errors import BadFile, BadInput
 from predictor.workload.trace import DEFAULT_HISTORY_RECORDS, TraceRequest
 

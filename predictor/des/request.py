@@ -69,6 +69,9 @@ class Request:
         self.kv_ready = False  # its KV arrives by a hand-off: it joins decode without a prefill step
 
 
+Sent = tuple[int, Request]  # ticks at which it is sent, request
+
+
 class Gap:
     """Inter-token gaps that span other steps: ``weight`` of them from stamp ``start`` to stamp ``end``.
 

@@ -11,9 +11,8 @@ from itertools import islice
 import numpy as np
 
 from predictor.des.clock import Clock
-from predictor.des.hub import Sent
 from predictor.des.play import Player, PlayRules
-from predictor.des.request import Request
+from predictor.des.request import Request, Sent
 from predictor.errors import BadFile
 from predictor.workload.trace import TraceRequest
 

@@ -1,24 +1,34 @@
-"""From parsed TOML to a frozen record: every field's type checked, errors name file, field and expectation.
+"""From parsed data to a frozen record: every field's type and range checked, errors name file, field and expectation.
 
 Plain dataclasses and this module cost a tenth of the start-up time of a validation library, which matters because every
-command reads a few profiles.
+command reads a few profiles and anchors. A range is written beside the type: ``Annotated[float, (">", 0)]``.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import lru_cache
+from operator import ge, gt
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from predictor.errors import BadFile, BadInput
 
 Record = TypeVar("Record")
 
+# What ``Annotated[..., (relation, least)]`` asks of a value, and how a fault says so.
+BOUNDS: Mapping[str, tuple[Callable[[Any, Any], bool], str]] = {
+    ">": (gt, "a number greater than {}"),
+    ">=": (ge, "a number of at least {}"),
+    "length >=": (lambda value, least: len(value) >= least, "at least {} of them"),
+}
 
-def decode(record: type[Record], data: object, where: str) -> Record:
+
+def decode(record: type[Record], data: object, where: str, joint: str = ": ") -> Record:
     """Build ``record`` from parsed data; ``where`` (file, or file and field) begins every error message.
+
+    ``joint`` stands between ``where`` and a field: a dot where ``where`` ends in a field itself.
 
     Raises BadFile for an unknown or missing key, a value of the wrong type, or one out of range.
     """
@@ -32,7 +42,7 @@ def decode(record: type[Record], data: object, where: str) -> Record:
     absent = sorted(required - data.keys())
     if absent:
         raise BadFile(f"{where}: missing field {absent[0]!r}, expected {_name(hints[absent[0]])}")
-    values = {key: _value(hints[key], value, f"{where}: {key}") for key, value in data.items()}
+    values = {key: _value(hints[key], value, f"{where}{joint}{key}") for key, value in data.items()}
     try:
         return record(**values)
     except BadFile:
@@ -44,11 +54,14 @@ def decode(record: type[Record], data: object, where: str) -> Record:
 @lru_cache(maxsize=64)
 def _shape(record: Any) -> tuple[dict[str, Any], frozenset[str]]:
     required = {f.name for f in fields(record) if f.default is MISSING and f.default_factory is MISSING}
-    return get_type_hints(record), frozenset(required)
+    return get_type_hints(record, include_extras=True), frozenset(required)
 
 
 def _value(kind: Any, value: object, where: str) -> Any:
     origin = get_origin(kind)
+    if origin is Annotated:
+        plain, *bounds = get_args(kind)
+        return _bounded(_value(plain, value, where), bounds, where)
     if origin in (Union, UnionType):
         inner = [option for option in get_args(kind) if option is not NoneType]
         return None if value is None else _value(inner[0], value, where)
@@ -61,8 +74,16 @@ def _value(kind: Any, value: object, where: str) -> Any:
             raise BadFile(f"{where}: expected a table, got {_short(value)}")
         return {str(key): _value(get_args(kind)[1], item, f"{where}.{key}") for key, item in value.items()}
     if is_dataclass(kind) and isinstance(kind, type):
-        return decode(kind, value, where)
+        return value if isinstance(value, kind) else decode(kind, value, where, ".")
     return _scalar(kind, value, where)
+
+
+def _bounded(value: Any, bounds: list[tuple[str, float]], where: str) -> Any:
+    """The value, within every bound; None has no range."""
+    for relation, least in bounds if value is not None else ():
+        holds, expected = BOUNDS[relation]
+        _checked(holds(value, least), value, where, expected.format(least))
+    return value
 
 
 def _tuple(kinds: tuple[Any, ...], value: object, where: str) -> tuple[Any, ...]:

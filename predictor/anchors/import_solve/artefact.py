@@ -26,7 +26,7 @@ from predictor.anchors.import_solve.setting import (
     resolve,
 )
 from predictor.anchors.naming import anchor_name
-from predictor.anchors.schema import SCHEMA_VERSION, Anchor, DecodeSweep, PrefillSweep, Source
+from predictor.anchors.schema import SCHEMA_VERSION, Anchor, DecodeSweep, PrefillSweep, Source, checked
 from predictor.engines import effective_settings
 from predictor.errors import BadFile, BadInput
 from predictor.step.build_simulated import simulated_step
@@ -143,14 +143,15 @@ def _prefill(curve: PrefillCurve, lengths: Sequence[int], residual_ms: float | N
             "prefill cannot be told from these runs: its cost a token comes out as zero; add a run with a TTFT at one "
             "client, or another prompt length"
         )
-    return PrefillSweep.model_validate(
+    return checked(
+        PrefillSweep,
         {
             "points": [{"tokens": n, "step_ms": _digits(curve.prompt_ms(n))} for n in sorted(set(lengths))],
             "fixed_ms": _digits(curve.fixed_ms),
             "per_token_ms": _digits(curve.per_token_ms),
             "per_token2_ms": _digits(curve.per_token2_ms),
             "rms_residual_ms": None if residual_ms is None else _digits(residual_ms, 3),
-        }
+        },
     )
 
 
@@ -171,7 +172,8 @@ def _assemble(
     said = list(notes)
     if setting.prefix_cache == "cold":
         said.append("prefix cache on, prompts without a shared prefix: nothing was read from it")
-    return Anchor.model_validate(
+    return checked(
+        Anchor,
         {
             "schema_version": SCHEMA_VERSION,
             "name": name or anchor_name(setting.deployment),
@@ -190,7 +192,7 @@ def _assemble(
                 "inputs": tuple(file.source for file in files),
                 "notes": tuple(said),
             },
-        }
+        },
     )
 
 
@@ -241,7 +243,8 @@ def _middle(shape: Shape) -> float:
 def _served_sweep(sweep: SolvedSweep, ranks: int) -> DecodeSweep:
     shape, middle = sweep.shape, _middle(sweep.shape)
     tpot = {run.workload.concurrency: run.recorded.tpot_ms for run in shape.runs}
-    return DecodeSweep.model_validate(
+    return checked(
+        DecodeSweep,
         {
             "prompt_tokens": round(shape.isl_tokens * middle),
             "output_tokens": round(shape.osl_tokens * middle),
@@ -257,7 +260,7 @@ def _served_sweep(sweep: SolvedSweep, ranks: int) -> DecodeSweep:
             ],
             "residual_pct": _digits(sweep.residual_pct, 3),
             "determined": sweep.determined,
-        }
+        },
     )
 
 
@@ -274,7 +277,8 @@ def _scaled(
     run = replace(shape.runs[0], tokens_per_step=base.model.tokens_per_step)
     scaled = scale_to_run(run, base.model, base.host_ms)
     middle = _middle(shape)
-    sweep = DecodeSweep.model_validate(
+    sweep = checked(
+        DecodeSweep,
         {
             "prompt_tokens": round(shape.isl_tokens * middle),
             "output_tokens": round(shape.osl_tokens * middle),
@@ -285,7 +289,7 @@ def _scaled(
             ],
             "residual_pct": _digits(scaled.residual_pct, 3),
             "determined": False,
-        }
+        },
     )
     said = [
         *notes,
@@ -339,7 +343,8 @@ def _from_steps(
             f"{steps[0].origin}: no line at batch 1: prefill of one prompt is not in it; add --batch-size 1 to the run"
         )
     sweeps = [
-        DecodeSweep.model_validate(
+        checked(
+            DecodeSweep,
             {
                 "prompt_tokens": prompt,
                 "output_tokens": output,
@@ -351,7 +356,7 @@ def _from_steps(
                     }
                     for batch, times in sorted(batches.items())
                 ],
-            }
+            },
         )
         for (prompt, output), batches in sorted(shapes.items())
     ]
@@ -372,7 +377,7 @@ def _from_steps(
         f"{len(steps)} steps timed without a server",
         name,
         sweeps,
-        PrefillSweep.model_validate(prefill),
+        checked(PrefillSweep, prefill),
         tools=tools,
         notes=notes,
     )

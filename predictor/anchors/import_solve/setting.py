@@ -6,7 +6,7 @@ from math import ceil
 
 from predictor.anchors.import_formats.run import BenchRun, Fact, StepRun
 from predictor.anchors.import_solve.facts import BY_NAME, ask, card_name, merge, one_value
-from predictor.anchors.schema import Signature
+from predictor.anchors.schema import Signature, checked
 from predictor.cards import EngineProfile, ModelCard, Platform
 from predictor.des.rules import SchedulerRules
 from predictor.des.schedulers import scheduler_rules
@@ -86,7 +86,8 @@ class Setting:
     def signature(self) -> Signature:
         """The anchor's signature."""
         wanted, kernels = self.deployment, self.deployment.kernels
-        return Signature.model_validate(
+        return checked(
+            Signature,
             {
                 "gpu": wanted.gpu,
                 "engine": wanted.engine,
@@ -106,7 +107,7 @@ class Setting:
                 "ep": wanted.layout.ep,
                 "attn_dp": wanted.layout.attn_dp,
                 "dcp": wanted.layout.dcp,
-            }
+            },
         )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from agent.anchor_files import bundled_anchors
 from predictor.anchors.migrate import MIGRATIONS, migrated
-from predictor.anchors.schema import SCHEMA_VERSION, parse_anchor
+from predictor.anchors.schema import SCHEMA_VERSION, parse_anchor, stated_fields
 from predictor.errors import BadFile
 
 GOOD = bundled_anchors()[0]
@@ -14,7 +14,7 @@ GOOD = bundled_anchors()[0]
 
 def first_version() -> dict[str, object]:
     """The anchor as version 1 wrote it: none of what version 2 added."""
-    raw: dict[str, object] = json.loads(json.dumps(GOOD.model_dump(mode="json", exclude_defaults=True)))
+    raw: dict[str, object] = json.loads(json.dumps(stated_fields(GOOD)))
     raw["schema_version"] = 1
     provenance = raw["provenance"]
     assert isinstance(provenance, dict)

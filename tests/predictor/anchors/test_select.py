@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agent.anchor_files import bundled_anchors
-from predictor.anchors.schema import Anchor
+from predictor.anchors.schema import Anchor, all_fields, checked
 from predictor.anchors.select import assess, select_anchor
 from predictor.errors import AnchorRefused
 from predictor.types import Coverage, Deployment, Dtype, Layout, Precision, Speculation, Workload
@@ -54,9 +54,7 @@ def test_every_differing_field_is_named(llama: Anchor, target: Deployment) -> No
 
 
 def test_an_anchor_with_speculation_never_serves_a_target_without(llama: Anchor, target: Deployment) -> None:
-    drafted = llama.model_copy(
-        update={"signature": llama.signature.model_copy(update={"spec_method": "eagle3", "spec_depth": 3})}
-    )
+    drafted = replace(llama, signature=replace(llama.signature, spec_method="eagle3", spec_depth=3))
     with pytest.raises(AnchorRefused, match="speculation"):
         assess(drafted, target, WORKLOAD)
     assert assess(drafted, replace(target, speculation=Speculation("eagle3", 3)), WORKLOAD)
@@ -65,7 +63,7 @@ def test_an_anchor_with_speculation_never_serves_a_target_without(llama: Anchor,
 
 
 def test_a_harvest_with_the_prefix_cache_on_is_refused(llama: Anchor, target: Deployment) -> None:
-    cached = llama.model_copy(update={"provenance": llama.provenance.model_copy(update={"prefix_cache_off": False})})
+    cached = replace(llama, provenance=replace(llama.provenance, prefix_cache_off=False))
     with pytest.raises(AnchorRefused, match="prefix cache"):
         assess(cached, target, WORKLOAD)
 
@@ -81,7 +79,7 @@ def test_a_short_ladder_does_not_cover_a_wider_layout(llama: Anchor, target: Dep
     assert assess(llama, wide, WORKLOAD).coverage is Coverage.PROJECTED
     points = [{"batch": size, "step_ms": 4.0 + size / 10} for size in (1, 2, 4, 8, 16, 32, 64)]
     sweep = {"prompt_tokens": 1024, "output_tokens": 1024, "points": points}
-    full = Anchor.model_validate({**llama.model_dump(), "decode": [sweep]})
+    full = checked(Anchor, {**all_fields(llama), "decode": [sweep]})
     assert assess(full, wide, WORKLOAD).coverage is Coverage.COVERED
 
 
@@ -121,9 +119,7 @@ def test_selection_reports_why_each_refused_anchor_was_refused(target: Deploymen
 
 
 def test_a_covering_anchor_is_preferred_to_a_nearer_name(llama: Anchor, target: Deployment) -> None:
-    other_build = llama.model_copy(
-        update={"name": "a-first-by-name", "signature": llama.signature.model_copy(update={"engine_version": "0.5.23"})}
-    )
+    other_build = replace(llama, name="a-first-by-name", signature=replace(llama.signature, engine_version="0.5.23"))
     chosen, _ = select_anchor((other_build, llama), target, WORKLOAD)
     assert chosen is not None
     assert chosen.anchor is llama
