@@ -262,8 +262,8 @@ def test_heavy_libraries_stay_out_of_the_light_commands(tmp_path: Path) -> None:
         "import sys\nfrom agent.cli.main import main\n"
         f"sys.argv = ['inferasim', *{PREDICT!r}]\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "heavy = {'dspy', 'litellm', 'sqlalchemy', 'sqlmodel', 'alembic', 'pandas', 'scipy', 'pydantic', 'simpy', 'rich',\n"
-        "         'yaml', 'httpx', 'joblib', 'structlog'} & set(sys.modules)\n"
+        "heavy = {'dspy', 'litellm', 'sqlalchemy', 'sqlmodel', 'alembic', 'pandas', 'scipy', 'pydantic', 'simpy',\n"
+        "         'rich', 'yaml', 'httpx', 'joblib', 'structlog'} & set(sys.modules)\n"
         "print(sorted(heavy), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
