@@ -6,6 +6,7 @@ for all heads) and prefills with keys and values restored.
 """
 
 from predictor.cards import Attention
+from predictor.context_parallel import layer_exchange
 from predictor.kernels.linear_attention import CONV_DECODE_BYTES, CONV_PREFILL_BYTES
 from predictor.step.op_types import AttentionOp, Build, Collective, Gemm, StepOp, Stream, layer_norms, linear_ops, shard
 
@@ -20,7 +21,19 @@ def attention_ops(build: Build, attention: Attention, count: float) -> tuple[lis
     decode, prefill = builders[attention.kind](build, attention, count)
     before = layer_norms(build, count, "attention")
     after = _reduce(build, count)
-    return [*before, *decode, *after], [*before, *prefill, *after]
+    return [*before, *decode, *_context_exchange(build, attention, count), *after], [*before, *prefill, *after]
+
+
+def _context_exchange(build: Build, attention: Attention, count: float) -> list[StepOp]:
+    """Query gather and output merge of decode context parallelism."""
+    dcp = build.layout.dcp
+    one = layer_exchange(attention, shard(attention.heads, build.layout.attn_tp), dcp)
+    if one is None:
+        return []
+    return [
+        Collective("dcp_gather", "all_gather", dcp, one.gather_bytes, count),
+        Collective("dcp_merge", "reduce_scatter", dcp, one.scatter_bytes, count),
+    ]
 
 
 def attention_kernel(build: Build, attention: Attention, count: float) -> AttentionOp:

@@ -39,7 +39,7 @@ def by_gpus(table: tuple[tuple[int, float], ...], gpus: int) -> float:
 
 
 def allreduce_ms(side: KernelContext, work: StepWork, constants: TransferConstants) -> float:
-    """All-reduces a layout adds to a decode step: ``n · (α + m/B + sync)``.
+    """Collectives a layout adds to a decode step: ``n · (α + m/B + sync)``.
 
     α is charged here although a step already pays the launch of every kernel it has: these are more kernels.
     """
@@ -49,7 +49,18 @@ def allreduce_ms(side: KernelContext, work: StepWork, constants: TransferConstan
     nodes = -(-side.gpus // platform.gpus_per_node) if side.gpus > (platform.link_domain_gpus or 0) else 1
     law = collective_law(platform, "all_reduce", side.gpus, nodes=nodes)
     sync_us = constants.sync_kernels * platform.kernel_launch_us
-    return work.collectives * (law.us(work.message_bytes) + sync_us) / _US_PER_MS
+    reduced_us = work.collectives * (law.us(work.message_bytes) + sync_us)
+    return (reduced_us + _context_exchange_us(side, work, sync_us)) / _US_PER_MS
+
+
+def _context_exchange_us(side: KernelContext, work: StepWork, sync_us: float) -> float:
+    """Query gathers and output merges of decode context parallelism; its group lies inside a node."""
+    total = 0.0
+    for layers, one in work.context_exchange:
+        gather = collective_law(side.platform, "all_gather", side.layout.dcp).us(one.gather_bytes)
+        scatter = collective_law(side.platform, "reduce_scatter", side.layout.dcp).us(one.scatter_bytes)
+        total += layers * (gather + scatter + 2.0 * sync_us)
+    return total
 
 
 def step_terms(side: KernelContext, batch: float, constants: TransferConstants) -> StepTerms:

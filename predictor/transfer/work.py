@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from predictor.cards import Attention, Ffn, ModelCard
+from predictor.context_parallel import Exchange, layer_exchange
 from predictor.expert_load import busiest_rank, distinct_experts, router_family
 from predictor.transfer.context import KernelContext
 from predictor.types import Dtype, Layout, Precision
@@ -43,6 +44,7 @@ class StepWork:
     collectives: int  # all-reduces a step
     message_bytes: float  # of one all-reduce
     tokens: float
+    context_exchange: tuple[tuple[int, Exchange], ...] = ()  # layers of a kind, and bytes of one a step
 
 
 def attention_params(hidden: int, a: Attention) -> float:
@@ -90,17 +92,18 @@ def kv_read_bytes(card: ModelCard, context_tokens: float, kv: Dtype, layout: Lay
     """Cache bytes one GPU reads for one sequence in one step, all layers.
 
     A window or a sparse selection bounds what is read; an indexer reads every key of its own cache; latent caches and
-    heads beyond the number of KV heads are replicated on every rank.
+    heads beyond the number of KV heads are replicated on every rank, unless decode context parallelism shards the
+    context of those copies (an indexer's cache stays whole).
     """
     element = ELEMENT_BYTES[kv]
     total = 0.0
     for group in card.groups:
         a = group.attention
-        total += group.count * _layer_kv_bytes(a, context_tokens, element, layout.attn_tp)
+        total += group.count * _layer_kv_bytes(a, context_tokens, element, layout.attn_tp, layout.dcp)
     return total
 
 
-def _layer_kv_bytes(a: Attention, context: float, element: float, width: int) -> float:
+def _layer_kv_bytes(a: Attention, context: float, element: float, width: int, dcp: int) -> float:
     seen = min(context, a.window) if a.window and a.kind != "compressed" else context
     selected = min(seen, a.index_topk) if a.index_topk else seen
     index = context * a.index_head_dim if a.index_heads else 0.0
@@ -109,13 +112,13 @@ def _layer_kv_bytes(a: Attention, context: float, element: float, width: int) ->
         state = a.value_heads * a.key_dim * a.value_dim * a.state_dtype_bytes * 2.0
         return state / min(width, a.value_heads)
     if a.kind == "mla":
-        return selected * (a.kv_lora_rank + a.rope_dim) * element + index
+        return selected * (a.kv_lora_rank + a.rope_dim) * element / dcp + index
     if a.kind == "compressed":
         pooled = context / a.compress_ratio if a.compress_ratio else 0.0
         attended = min(pooled, a.index_topk) if a.index_topk else pooled
         return (min(context, a.window) + attended) * a.head_dim * element + pooled * a.index_head_dim
     per_head = (a.head_dim + a.value_head_dim) * element
-    return selected * per_head * max(1.0, a.kv_heads / width) + index * (element if a.index_heads else 0.0)
+    return selected * per_head * max(1.0, a.kv_heads / width) / dcp + index * (element if a.index_heads else 0.0)
 
 
 def dense_dtypes(card: ModelCard, precision: Precision) -> tuple[Dtype, Dtype]:
@@ -146,7 +149,18 @@ def step_work(side: KernelContext, batch: float) -> StepWork:
         collectives=per_layer * side.card.layers if side.gpus > 1 else 0,
         message_bytes=tokens * side.card.hidden * _ACTIVATION_BYTES,
         tokens=tokens,
+        context_exchange=_context_exchange(side.card, layout, side.step_tokens(rank_batch)),
     )
+
+
+def _context_exchange(card: ModelCard, layout: Layout, tokens: float) -> tuple[tuple[int, Exchange], ...]:
+    """What decode context parallelism exchanges in one step, by kind of layer."""
+    found = []
+    for group in card.groups:
+        one = layer_exchange(group.attention, group.attention.heads / layout.attn_tp, layout.dcp)
+        if one is not None:
+            found.append((group.count, Exchange(one.gather_bytes * tokens, one.scatter_bytes * tokens)))
+    return tuple(found)
 
 
 def _expert_bytes(side: KernelContext, counts: WeightCounts, tokens: float) -> tuple[float, float]:
