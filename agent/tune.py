@@ -26,7 +26,7 @@ from predictor.predict import Catalogue
 from predictor.version import __version__
 
 if TYPE_CHECKING:
-    from ledger.store import Ledger
+    from ledger.store import Guard, Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,25 +151,25 @@ def default_ledger() -> str:
     return str(base / "ledger.db")
 
 
-def tune(
-    request: TuningRequest,
-    *,
-    ledger_url: str | None = None,
-    anchors: str | None = None,
-    jobs: int = 1,
-    progress: Callable[[Trial], None] | None = None,
-    planner: Planner | None = None,
-) -> Outcome:
-    """Search what ``request`` asks for. Nothing is recorded before the whole request has proved sound."""
-    who = planner or SeedPlanner()
-    started = perf_counter()
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that has proved sound, with all that its search needs and all that the ledger keeps of it."""
+
+    request: TuningRequest
+    evaluator: Evaluator
+    planner: Planner
+    record: SearchRecord
+    files: tuple[InputFile, ...]
+
+
+def prepare(request: TuningRequest, on_hand: Sequence[Anchor], planner: Planner | None = None) -> Prepared:
+    """Look everything up that ``request`` names; nothing is recorded."""
+    who: Planner = planner or SeedPlanner()
     slos = request.parsed_slos()
     goal = objective(request.objective)
-    on_hand = load_anchors(anchors)
     context = request.context(on_hand)
     usable = tuple(one for one in on_hand if one.signature.model == context.card.name)
     catalogue = Catalogue(context.card, context.platform, context.engine, usable)
-    evaluator = Evaluator(context, catalogue, goal, slos)
     card = InputFile("model_card", context.card.name, record_text(context.card))
     files = (
         card,
@@ -196,31 +196,64 @@ def tune(
         anchor_sha256s=tuple(file.sha256 for file in files[3:]),
         prompt_sha256s={prompt.name: prompt.sha256 for prompt in prompts},
     )
+    return Prepared(request, Evaluator(context, catalogue, goal, slos), who, record, (*files, *prompts))
+
+
+def tune(
+    request: TuningRequest,
+    *,
+    ledger_url: str | None = None,
+    anchors: str | None = None,
+    jobs: int = 1,
+    progress: Callable[[Trial], None] | None = None,
+    planner: Planner | None = None,
+) -> Outcome:
+    """Search what ``request`` asks for. Nothing is recorded before the whole request has proved sound."""
+    prepared = prepare(request, load_anchors(anchors), planner)
     with open_ledger(ledger_url or default_ledger()) as book:
-        search_id, known_trials, known_notes = _begin(book, record, (*files, *prompts))
-        known = frozenset(trial.index for trial in known_trials)
+        found = book.unfinished(prepared.record)
+        search_id = book.create_search(prepared.record, prepared.files) if found is None else found.search_id
+        return search(prepared, book, search_id, jobs=jobs, progress=progress)
 
-        def write(trial: TrialRecord) -> None:
-            if trial.index not in known:
-                book.add_trial(search_id, trial)
 
-        def note(one: NoteRecord) -> None:
-            book.add_note(search_id, one)
+def search(
+    prepared: Prepared,
+    book: "Ledger",
+    search_id: int,
+    *,
+    jobs: int = 1,
+    progress: Callable[[Trial], None] | None = None,
+    guard: "Guard | None" = None,
+) -> Outcome:
+    """Run a recorded search to its end; what an earlier run of it recorded is re-derived, not written again."""
+    started = perf_counter()
+    state = book.resume_state(search_id)
+    known = frozenset(state.trials)
 
-        task = Task(evaluator, request.budget, write, note, known_trials, known_notes, jobs, progress)
-        result, ended = who.run(task)
-        wall_s = perf_counter() - started
-        book.finish_search(
-            search_id,
-            SearchEnd(
-                status="stopped" if ended.interrupted else "done" if result.best else "nothing_legal",
-                finished_at=datetime.now(UTC),
-                best_index=result.best.index if result.best else None,
-                summary={"trials": result.counts(), "reasons": result.reasons(), **_end_facts(ended)},
-                costs={"wall_s": wall_s, **ended.costs},
-            ),
-        )
-        return Outcome(search_id, book.label, request, result, len(known), wall_s, context, ended)
+    def write(trial: TrialRecord) -> None:
+        if trial.index not in known:
+            book.add_trial(search_id, trial, guard)
+
+    def note(one: NoteRecord) -> None:
+        book.add_note(search_id, one, guard)
+
+    budget = prepared.request.budget
+    task = Task(prepared.evaluator, budget, write, note, tuple(state.trials.values()), state.notes, jobs, progress)
+    result, ended = prepared.planner.run(task)
+    wall_s = perf_counter() - started
+    book.finish_search(
+        search_id,
+        SearchEnd(
+            status="stopped" if ended.interrupted else "done" if result.best else "nothing_legal",
+            finished_at=datetime.now(UTC),
+            best_index=result.best.index if result.best else None,
+            summary={"trials": result.counts(), "reasons": result.reasons(), **_end_facts(ended)},
+            costs={"wall_s": wall_s, **ended.costs},
+        ),
+        guard,
+    )
+    context = prepared.evaluator.context
+    return Outcome(search_id, book.label, prepared.request, result, len(known), wall_s, context, ended)
 
 
 def _end_facts(ended: Ended) -> dict[str, Any]:
@@ -246,14 +279,3 @@ def record_text(record: ModelCard | Platform | EngineProfile) -> str:
 def anchor_text(anchor: Anchor) -> str:
     """The canonical text an anchor's content hash is taken of."""
     return json.dumps(all_fields(anchor), sort_keys=True, separators=(",", ":"))
-
-
-def _begin(
-    book: "Ledger", record: SearchRecord, files: tuple[InputFile, ...]
-) -> tuple[int, tuple[TrialRecord, ...], tuple[NoteRecord, ...]]:
-    """Resume the newest unfinished search of exactly this input, or open a new one."""
-    unfinished = book.unfinished(record)
-    if unfinished is None:
-        return book.create_search(record, files), (), ()
-    state = book.resume_state(unfinished.search_id)
-    return unfinished.search_id, tuple(state.trials.values()), state.notes

@@ -15,7 +15,7 @@ from ledger.tables import Row
 if TYPE_CHECKING:
     from alembic.config import Config
 
-REVISIONS = ("0001",)  # oldest first; a test compares them with the files in migrations/versions
+REVISIONS = ("0001", "0002")  # oldest first; a test compares them with the files in migrations/versions
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "alembic_version"
 LOCK_KEY = 0x1EFE2A51  # any constant: PostgreSQL's advisory lock, so that one process creates the tables

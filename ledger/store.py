@@ -15,7 +15,7 @@ Importing this module imports SQLAlchemy; commands that open no ledger import :m
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -42,6 +42,8 @@ _FIND_END = select(EndRow.search_id).where(col(EndRow.search_id) == bindparam("s
 # Needs all the rights of a trial and writes none, so that a read-only ledger shows before any work is done. (A bare
 # BEGIN IMMEDIATE does not tell: SQLite makes it a read transaction on a read-only file.)
 _WRITE_NOTHING = "INSERT INTO trial SELECT * FROM trial WHERE 1 = 0"
+
+Guard = Callable[[Connection], None]  # run inside a writing transaction; raises where the writer may write no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,45 +111,60 @@ class Ledger:
         """Path or URL for messages, password hidden."""
         return self._location.label
 
+    @property
+    def location(self) -> Location:
+        """Where it lies."""
+        return self._location
+
     # ------------------------------------------------------------------------------------------------- writing
 
     def create_search(self, record: SearchRecord, inputs: Iterable[InputFile] = ()) -> int:
         """Record the whole input of a search and the files it read; returns the search's id."""
-        with self._write() as connection:
-            self._put_inputs(connection, inputs)
-            row = insert(SearchRow).returning(col(SearchRow.id))
-            search_id = connection.execute(row, rows.search_values(record)).scalar_one()
-            assert search_id is not None  # the column is a primary key; only the row class allows None
-            return search_id
+        with self.transaction() as connection:
+            return self.insert_search(connection, record, inputs)
+
+    def insert_search(self, connection: Connection, record: SearchRecord, inputs: Iterable[InputFile] = ()) -> int:
+        """As :meth:`create_search`, inside a transaction of :meth:`transaction`."""
+        self._put_inputs(connection, inputs)
+        row = insert(SearchRow).returning(col(SearchRow.id))
+        search_id = connection.execute(row, rows.search_values(record)).scalar_one()
+        assert search_id is not None  # the column is a primary key; only the row class allows None
+        return search_id
 
     def add_inputs(self, inputs: Iterable[InputFile]) -> tuple[str, ...]:
         """Record files by content; one that is there already is left alone. Returns their hashes."""
         files = tuple(inputs)
-        with self._write() as connection:
+        with self.transaction() as connection:
             self._put_inputs(connection, files)
         return tuple(file.sha256 for file in files)
 
-    def add_trial(self, search_id: int, trial: TrialRecord) -> None:
+    def add_trial(self, search_id: int, trial: TrialRecord, guard: Guard | None = None) -> None:
         """Record one trial of an unfinished search, in a transaction of its own."""
-        with self._write(f"trial {trial.index} of search {search_id} is recorded already") as connection:
+        with self.transaction(f"trial {trial.index} of search {search_id} is recorded already") as connection:
             self._lock_search(connection, search_id)
+            if guard is not None:
+                guard(connection)
             self._refuse_finished(connection, search_id)
             connection.execute(_INSERT_TRIAL, rows.trial_values(search_id, trial))
 
-    def add_note(self, search_id: int, note: NoteRecord) -> int:
+    def add_note(self, search_id: int, note: NoteRecord, guard: Guard | None = None) -> int:
         """Record a plan, an LLM call, a scratchpad note or a verification; returns its position."""
-        with self._write() as connection:
+        with self.transaction() as connection:
             self._lock_search(connection, search_id)
+            if guard is not None:
+                guard(connection)
             last = select(func.max(NoteRow.position)).where(col(NoteRow.search_id) == search_id)
             newest = connection.execute(last).scalar()
             position = 0 if newest is None else int(newest) + 1
             connection.execute(insert(NoteRow), rows.note_values(search_id, position, note))
             return position
 
-    def finish_search(self, search_id: int, end: SearchEnd) -> None:
+    def finish_search(self, search_id: int, end: SearchEnd, guard: Guard | None = None) -> None:
         """Record how a search ended; it takes no more trials after this."""
-        with self._write() as connection:
+        with self.transaction() as connection:
             self._lock_search(connection, search_id)
+            if guard is not None:
+                guard(connection)
             self._refuse_finished(connection, search_id)
             best = col(TrialRow.search_id) == search_id, col(TrialRow.trial_index) == end.best_index
             if (
@@ -176,36 +193,57 @@ class Ledger:
 
     def trials(self, search_id: int) -> tuple[TrialRecord, ...]:
         """Every trial of a search, in index order."""
-        with self._read() as session:
+        with self.reading() as session:
             self._require(session, search_id)
             query = select(TrialRow).where(col(TrialRow.search_id) == search_id).order_by(col(TrialRow.trial_index))
             return tuple(rows.trial_record(row) for row in session.exec(query))
 
     def trial(self, search_id: int, index: int) -> TrialRecord:
         """One trial."""
-        with self._read() as session:
+        with self.reading() as session:
             self._require(session, search_id)
             row = session.get(TrialRow, (search_id, index))
             if row is None:
                 raise UnknownSearch(f"ledger {self.label}: search {search_id} has no trial {index}")
             return rows.trial_record(row)
 
+    def trials_from(self, search_id: int, first: int, most: int = 1000) -> tuple[TrialRecord, ...]:
+        """Trials of a search from index ``first`` on, in index order, ``most`` at once."""
+        with self.reading() as session:
+            query = (
+                select(TrialRow)
+                .where(col(TrialRow.search_id) == search_id, col(TrialRow.trial_index) >= first)
+                .order_by(col(TrialRow.trial_index))
+                .limit(most)
+            )
+            return tuple(rows.trial_record(row) for row in session.exec(query))
+
+    def notes_from(self, search_id: int, first: int) -> tuple[NoteRecord, ...]:
+        """Notes of a search from position ``first`` on, in the order written."""
+        with self.reading() as session:
+            query = (
+                select(NoteRow)
+                .where(col(NoteRow.search_id) == search_id, col(NoteRow.position) >= first)
+                .order_by(col(NoteRow.position))
+            )
+            return tuple(rows.note_record(row) for row in session.exec(query))
+
     def trial_counts(self) -> dict[int, tuple[int, int]]:
         """Search id to (trials, legal trials); searches without trials are absent."""
-        with self._read() as session:
+        with self.reading() as session:
             query = select(TrialRow.search_id, func.count(), func.sum(TrialRow.legal)).group_by(col(TrialRow.search_id))
             return {search_id: (count, int(legal)) for search_id, count, legal in session.exec(query)}
 
     def notes(self, search_id: int) -> tuple[NoteRecord, ...]:
         """Every note of a search, in the order written."""
-        with self._read() as session:
+        with self.reading() as session:
             self._require(session, search_id)
             query = select(NoteRow).where(col(NoteRow.search_id) == search_id).order_by(col(NoteRow.position))
             return tuple(rows.note_record(row) for row in session.exec(query))
 
     def input(self, sha256: str) -> InputFile | None:
         """A stored input by its content hash."""
-        with self._read() as session:
+        with self.reading() as session:
             row = session.get(InputRow, sha256)
             return None if row is None else rows.input_record(row)
 
@@ -230,7 +268,7 @@ class Ledger:
     # ------------------------------------------------------------------------------------------------- inside
 
     @contextmanager
-    def _write(self, conflict: str = "another process writes this search") -> Iterator[Connection]:
+    def transaction(self, conflict: str = "another process writes this search") -> Iterator[Connection]:
         """One transaction that holds the write lock from its start, commits as a whole or leaves nothing."""
         self._check_file()
         try:
@@ -245,7 +283,7 @@ class Ledger:
             raise
 
     @contextmanager
-    def _read(self) -> Iterator[Session]:
+    def reading(self) -> Iterator[Session]:
         """One snapshot."""
         self._check_file()
         with plain_errors(self._location), Session(self._engine) as session:
@@ -272,7 +310,7 @@ class Ledger:
             .where(*conditions)
             .order_by(col(SearchRow.id))
         )
-        with self._read() as session:
+        with self.reading() as session:
             return tuple(rows.stored_search(row, end) for row, end in session.exec(query))
 
     def _require(self, session: Session, search_id: int) -> None:

@@ -2,13 +2,13 @@
 
 Columns that one asks about are columns; what varies from search to search (levers, metrics, reasons) is canonical JSON,
 in columns that end in ``_json``: one row a trial makes a trial whole or absent, and the text reads back to the same
-doubles in every database. Nothing is ever updated or deleted. ``table=True`` classes do not validate, so rows are built
-only from the records of :mod:`ledger.record`, which do.
+doubles in every database. Of the record nothing is ever updated or deleted; of a service's own state, ``job`` and
+``token``, it is. ``table=True`` classes do not validate, so rows are built only from records that do.
 
 A change here needs a revision in :mod:`ledger.migrations`; a test compares the two.
 """
 
-from sqlalchemy import CheckConstraint, Column, Double, ForeignKey, Index, Integer, MetaData, Text
+from sqlalchemy import CheckConstraint, Column, Double, ForeignKey, Index, Integer, MetaData, Text, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
 NAMES = {  # every constraint has a name, so that a later revision can address it
@@ -16,6 +16,7 @@ NAMES = {  # every constraint has a name, so that a later revision can address i
     "ck": "ck_%(table_name)s_%(constraint_name)s",
     "fk": "fk_%(table_name)s_%(column_0_N_name)s",
     "pk": "pk_%(table_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
 }
 
 
@@ -112,3 +113,45 @@ class EndRow(Row, table=True):
     summary_json: str = Field(sa_column=_text())
     costs_json: str = Field(sa_column=_text())
     finished_at: str = Field(sa_column=_text())
+
+
+class JobRow(Row, table=True):
+    """Work that a service has taken on. Unlike the record a job changes: who holds it, until when, how it went."""
+
+    __tablename__ = "job"
+    __table_args__ = (
+        UniqueConstraint("search_id", name="uq_job_search_id"),
+        UniqueConstraint("caller", "idempotency_key", name="uq_job_caller_idempotency_key"),
+        Index(None, "status"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: int | None = Field(default=None, sa_column=Column(Integer, primary_key=True))
+    kind: str = Field(sa_column=_text())
+    caller: str = Field(sa_column=_text())
+    search_id: int | None = Field(default=None, sa_column=Column(Integer, ForeignKey("search.id"), nullable=True))
+    request_json: str = Field(sa_column=_text())
+    idempotency_key: str | None = Field(default=None, sa_column=_text(nullable=True))
+    status: str = Field(sa_column=_text())
+    cancel_requested: int = Field(sa_column=Column(Integer, nullable=False))
+    fence: int = Field(sa_column=Column(Integer, nullable=False))  # grows with every claim; older holders may not write
+    crashes: int = Field(sa_column=Column(Integer, nullable=False))  # leases that ran out
+    lease_owner: str | None = Field(default=None, sa_column=_text(nullable=True))
+    lease_until_s: float | None = Field(default=None, sa_column=Column(Double, nullable=True))  # the database's clock
+    result_json: str | None = Field(default=None, sa_column=_text(nullable=True))
+    problem_json: str | None = Field(default=None, sa_column=_text(nullable=True))
+    created_at: str = Field(sa_column=_text())
+    started_at: str | None = Field(default=None, sa_column=_text(nullable=True))
+    finished_at: str | None = Field(default=None, sa_column=_text(nullable=True))
+
+
+class TokenRow(Row, table=True):
+    """A caller of a service, known by the hash of its token."""
+
+    __tablename__ = "token"
+
+    name: str = Field(sa_column=_text(primary_key=True))
+    sha256: str = Field(sa_column=_text())
+    scopes: str = Field(sa_column=_text())
+    created_at: str = Field(sa_column=_text())
+    revoked_at: str | None = Field(default=None, sa_column=_text(nullable=True))

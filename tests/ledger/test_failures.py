@@ -252,7 +252,7 @@ def test_a_server_that_drops_the_connection(new_database: Callable[[], str], sea
         search_id = ledger.create_search(search)
 
         def lose_the_connection() -> None:
-            with ledger._write() as connection, psycopg.connect(url, autocommit=True) as other:
+            with ledger.transaction() as connection, psycopg.connect(url, autocommit=True) as other:
                 process = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
                 other.execute("SELECT pg_terminate_backend(%s)", (process,))
                 connection.exec_driver_sql("SELECT 1")
