@@ -157,14 +157,14 @@ class Prepared:
 
     request: TuningRequest
     evaluator: Evaluator
-    planner: Planner
+    planner: "Planner | SeedPlanner"
     record: SearchRecord
     files: tuple[InputFile, ...]
 
 
 def prepare(request: TuningRequest, on_hand: Sequence[Anchor], planner: Planner | None = None) -> Prepared:
     """Look everything up that ``request`` names; nothing is recorded."""
-    who: Planner = planner or SeedPlanner()
+    who = planner or SeedPlanner()
     slos = request.parsed_slos()
     goal = objective(request.objective)
     context = request.context(on_hand)
