@@ -108,8 +108,9 @@ class Queue:
         new: NewJob,
         bounds: Bounds,
         search: tuple[SearchRecord, Iterable[InputFile]] | None = None,
+        inputs: Iterable[InputFile] = (),
     ) -> tuple[Job, bool]:
-        """Take a job on, with its search in the same transaction; also says whether it is a new one.
+        """Take a job on, with its search and inputs in the same transaction; also says whether it is a new one.
 
         The same caller's same idempotency key gives the first job back; with another request it is refused.
         """
@@ -135,6 +136,7 @@ class Queue:
             if sum(waiting.values()) >= bounds.queued:
                 raise QueueFull(f"{bounds.queued} requests wait already; send this one again later")
             search_id = None if search is None else self.ledger.insert_search(connection, *search)
+            self.ledger.put_inputs(connection, inputs)
             row = insert(JobRow).returning(col(JobRow.id))
             values = {
                 "kind": new.kind,

@@ -85,8 +85,7 @@ class Ledger:
                     use_wal(engine)
                 prepare(engine, location, create=create)
                 if write:
-                    with engine.connect().execution_options(**{WRITE: True}) as connection, connection.begin():
-                        connection.exec_driver_sql(_WRITE_NOTHING)
+                    _write_nothing(engine)
         except BaseException:
             if engine is not None:
                 engine.dispose()
@@ -105,6 +104,12 @@ class Ledger:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def check_writable(self) -> None:
+        """Raise LedgerError where nothing can be written now."""
+        self._check_file()
+        with plain_errors(self._location):
+            _write_nothing(self._engine)
 
     @property
     def label(self) -> str:
@@ -125,7 +130,7 @@ class Ledger:
 
     def insert_search(self, connection: Connection, record: SearchRecord, inputs: Iterable[InputFile] = ()) -> int:
         """As :meth:`create_search`, inside a transaction of :meth:`transaction`."""
-        self._put_inputs(connection, inputs)
+        self.put_inputs(connection, inputs)
         row = insert(SearchRow).returning(col(SearchRow.id))
         search_id = connection.execute(row, rows.search_values(record)).scalar_one()
         assert search_id is not None  # the column is a primary key; only the row class allows None
@@ -135,7 +140,7 @@ class Ledger:
         """Record files by content; one that is there already is left alone. Returns their hashes."""
         files = tuple(inputs)
         with self.transaction() as connection:
-            self._put_inputs(connection, files)
+            self.put_inputs(connection, files)
         return tuple(file.sha256 for file in files)
 
     def add_trial(self, search_id: int, trial: TrialRecord, guard: Guard | None = None) -> None:
@@ -190,6 +195,26 @@ class Ledger:
         conditions = [] if model is None else [col(SearchRow.model) == model]
         conditions += [] if input_sha256 is None else [col(SearchRow.input_sha256) == input_sha256]
         return self._searches(*conditions)
+
+    def recent(
+        self, limit: int, before: int | None = None, model: str | None = None
+    ) -> tuple[tuple[StoredSearch, int, int], ...]:
+        """The newest searches, or those older than id ``before``, each with its counts of trials and legal trials."""
+        ids = select(SearchRow.id).order_by(col(SearchRow.id).desc()).limit(limit)
+        if before is not None:
+            ids = ids.where(col(SearchRow.id) < before)
+        if model is not None:
+            ids = ids.where(col(SearchRow.model) == model)
+        with self.reading() as session:
+            wanted = [one for one in session.exec(ids) if one is not None]
+            query = (
+                select(TrialRow.search_id, func.count(), func.sum(TrialRow.legal))
+                .where(col(TrialRow.search_id).in_(wanted))
+                .group_by(col(TrialRow.search_id))
+            )
+            counts = {search_id: (int(count), int(legal)) for search_id, count, legal in session.exec(query)}
+        found = self._searches(col(SearchRow.id).in_(wanted))
+        return tuple((one, *counts.get(one.search_id, (0, 0))) for one in reversed(found))
 
     def trials(self, search_id: int) -> tuple[TrialRecord, ...]:
         """Every trial of a search, in index order."""
@@ -289,7 +314,8 @@ class Ledger:
         with plain_errors(self._location), Session(self._engine) as session:
             yield session
 
-    def _put_inputs(self, connection: Connection, inputs: Iterable[InputFile]) -> None:
+    def put_inputs(self, connection: Connection, inputs: Iterable[InputFile]) -> None:
+        """As :meth:`add_inputs`, inside a transaction."""
         for file in inputs:
             make = sqlite_insert if self._location.is_sqlite else postgres_insert
             connection.execute(make(InputRow).on_conflict_do_nothing(), rows.input_values(file))
@@ -351,3 +377,8 @@ def _check_path(location: Location, *, create: bool) -> None:
         raise LedgerError(f"ledger {path}: no such file; run a search into it first, or check --ledger")
     if not path.absolute().parent.is_dir():
         raise LedgerError(f"ledger {path}: folder {path.absolute().parent} does not exist; create it first")
+
+
+def _write_nothing(engine: Engine) -> None:
+    with engine.connect().execution_options(**{WRITE: True}) as connection, connection.begin():
+        connection.exec_driver_sql(_WRITE_NOTHING)

@@ -29,6 +29,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "pareto": ("pareto",),
     "mix": ("mix",),
     "doctor": ("doctor",),
+    "serve": ("serve",),
 }
 
 

@@ -1,0 +1,1 @@
+"""Pages for people: server-rendered, styled and scripted from this package alone, so that they work offline."""
