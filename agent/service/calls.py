@@ -45,8 +45,11 @@ class Calls:
             self._waiting -= 1
 
     def close(self) -> None:
-        """End the processes."""
-        self._end(self._pool)
+        """End the processes; one that still works on a question is not waited for."""
+        if self._waiting:
+            self._end(self._pool)
+        else:
+            self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _made(self) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(self._count, mp_context=get_context("spawn"), initializer=_prepare)

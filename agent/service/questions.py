@@ -278,7 +278,7 @@ def submit_trace(
     from agent.handlers import look_up
     from predictor.des.routing import router_by_name
 
-    check_trace(text, bool(options["skip_bad_records"]), settings.max_trace_records)
+    check_trace(text, options, settings.max_trace_records)
     request = validated(PredictRequest, **fields, isl=1, osl=1)
     named_model(request.model)
     look_up(request, settings.anchors_folder)
@@ -289,12 +289,17 @@ def submit_trace(
     return Queue(_book(settings.ledger_url), settings.lease_s).submit(new, _bounds(settings), inputs=(trace,))
 
 
-def check_trace(text: str, skip_bad_records: bool, most: int) -> int:
+def check_trace(text: str, options: Mapping[str, Any], most: int) -> int:
     """Read a whole trace; returns its usable records."""
+    from predictor.workload.block_size import BlockSize, Tail
     from predictor.workload.trace import TraceReader
 
+    tokens = options["block_tokens"]
+    size = None if tokens is None else BlockSize(tokens, Tail.CEIL)
+    skip = bool(options["skip_bad_records"])
+    reader = TraceReader(text.splitlines(True), name="trace", block_size=size, skip_bad_records=skip)
     records = 0
-    for records, _ in enumerate(TraceReader(text.splitlines(True), name="trace", skip_bad_records=skip_bad_records), 1):
+    for records, _ in enumerate(reader, 1):
         if records > most:
             raise BadInput(f"trace: more than {most} records; this service reads no more")
     if not records:

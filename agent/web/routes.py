@@ -217,22 +217,25 @@ def shown_search(view: SearchView, every: bool) -> dict[str, Any]:
         key=lambda one: (-sign * (one.score or 0.0), one.index),
     )
     base = view.trials[0] if view.trials else None
+    shown = legal if every else legal[:ROWS_SHOWN]
+    if base is not None and base in legal and base not in shown:
+        shown = [*shown, base]
     return {
         "view": view,
-        "request": record.request,
+        "wanted": record.request,
         "goal": goal,
         "chart": Markup(chart(view.trials, view.best)),
         "best": view.best,
         "base": base,
         "changed": changed(view.best, base),
-        "legal": legal if every else legal[:ROWS_SHOWN],
+        "legal": shown,
         "legal_count": len(legal),
         "every": every,
         "refused": refusals(view.trials),
         "refused_count": len(view.trials) - view.legal,
         "hypotheses": [one for one in view.events if one.name == "hypothesis"],
         "extra": view.extra,
-        "figures": FIGURES,
+        "figures": [(name, label) for name, label in FIGURES if name != goal.name],
     }
 
 
