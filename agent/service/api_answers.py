@@ -76,8 +76,8 @@ async def simulate(
         "ep": ep,
         "attn_dp": attn_dp,
         "replicas": replicas,
-        "weight_dtype": weight_dtype,
-        "kv_dtype": kv_dtype,
+        "weight_dtype": None if weight_dtype is None else weight_dtype.value,
+        "kv_dtype": kv_dtype.value,
     }
     options = {
         "router": router_name,
@@ -88,8 +88,6 @@ async def simulate(
         "skip_bad_records": skip_bad_records,
         "seed": seed,
     }
-    if think_cap_ms is None and slots is not None:
-        options["think_cap_ms"] = None
     text = await body_text(request)
     return submitted(state, *await state.calls.run(questions.submit_trace, state.settings, text, fields, options, who))
 

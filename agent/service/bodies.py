@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent.pareto.request import SweepRequest
-from agent.predict_request import PredictRequest
 from predictor.types import Arrival, Dtype
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -64,8 +63,8 @@ class ReadBody(Body):
     text: Annotated[Text, Field(min_length=1)]
 
 
-class PredictBody(PredictRequest):
-    """One deployment under one workload."""
+class PredictBody(Body):
+    """One deployment under one workload: the fields of :class:`agent.predict_request.PredictRequest`."""
 
     model: Name
     gpu: Name
@@ -82,6 +81,15 @@ class PredictBody(PredictRequest):
     prefill_ep: Width = 1
     prefill_attn_dp: Width = 1
     prefill_replicas: Width = 1
+    handoff: Annotated[str, Field(max_length=100)] = ""
+    weight_dtype: Dtype | None = None
+    linear_dtype: Dtype | None = None
+    expert_dtype: Dtype | None = None
+    kv_dtype: Dtype = Dtype.BF16
+    graph_mode: Name = "full"
+    allreduce: Name = "custom"
+    a2a: Name = "none"
+    spec_method: Name = "none"
     spec_depth: Annotated[int, Field(ge=0, le=64)] = 0
     max_running: Clients | None = None
     token_budget: Tokens | None = None
@@ -91,6 +99,7 @@ class PredictBody(PredictRequest):
     isl: Tokens
     osl: Tokens
     concurrency: Clients = 1
+    arrival: Arrival = Arrival.CLOSED
     request_rate: Positive | None = None
     length_range: Annotated[float, Field(gt=0, le=1)] = 1.0
     prefix_hit: Share = 0.0

@@ -147,7 +147,7 @@ def _search(book: Patient, queue: Queue, job: Job, control: Control) -> None:
     """Run the job's search, from the very inputs it was submitted with, on whatever machine this is."""
     from agent.recorded import recorded_request
     from agent.tune import prepare, search
-    from predictor.anchors.schema import Anchor
+    from predictor.anchors.schema import parse_anchor
 
     assert job.search_id is not None
     search_id = job.search_id
@@ -155,7 +155,7 @@ def _search(book: Patient, queue: Queue, job: Job, control: Control) -> None:
     if stored.end is not None:
         return
     texts = [one.text for one in book.book.inputs(search_id) if one.kind == "anchor"]
-    anchors = tuple(Anchor.model_validate_json(text) for text in texts)
+    anchors = tuple(parse_anchor(text, f"search {search_id}") for text in texts)
     prepared = prepare(recorded_request(stored.record.request), anchors)
     if prepared.record.input_sha256 != stored.record.input_sha256:
         raise BadInput(

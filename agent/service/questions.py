@@ -284,7 +284,7 @@ def submit_trace(
     look_up(request, settings.anchors_folder)
     router_by_name(options["router"], np.random.default_rng(0))
     trace = InputFile("trace", "trace", text)
-    body = {"fields": request.model_dump(mode="json", exclude={"isl", "osl"}), "options": dict(options)}
+    body = {"fields": dict(fields), "options": dict(options)}
     new = NewJob("simulate", asked.caller, {**body, "trace_sha256": trace.sha256}, asked.key)
     return Queue(_book(settings.ledger_url), settings.lease_s).submit(new, _bounds(settings), inputs=(trace,))
 
