@@ -32,6 +32,7 @@ class Served:
     requests_per_s: float
     running: float
     extras: dict[str, float] = field(default_factory=dict)
+    result: SimulationResult | None = None  # request by request, where it was simulated
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,7 @@ def simulated(
         requests_per_s=result.completed / result.duration_ms * 1000.0 * scale,
         running=running * scale,
         extras=simulated_extras(result, step, workload, bare_step),
+        result=result,
     )
 
 

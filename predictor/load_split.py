@@ -122,4 +122,5 @@ def simulated_split(
         requests_per_s=result.completed / result.duration_ms * 1000.0,
         running=decoding,
         extras={**extras, "mixed_step_ms": bare_step, "mixed_step_frac": 0.0},  # no prefill step meets a decode
+        result=result,
     )

@@ -12,6 +12,7 @@ from predictor.anchors.schema import Anchor
 from predictor.anchors.select import Selection, assess, select_anchor
 from predictor.cards import EngineProfile, ModelCard, Platform
 from predictor.cost import usd_per_mtok
+from predictor.des.metrics import SimulationResult
 from predictor.engines import Settings, effective_settings
 from predictor.errors import AnchorRefused, BadInput, DoesNotFit
 from predictor.load import Served, closed_form, covers, simulated
@@ -59,6 +60,19 @@ def predict(
     means) or ``auto``: the simulator where one scheduler stands for the deployment, the closed form for pipelines and
     split pools. Raises BadInput, AnchorRefused or DoesNotFit.
     """
+    return predict_and_keep(deployment, workload, catalogue, mode=mode, anchor=anchor, method=method)[0]
+
+
+def predict_and_keep(
+    deployment: Deployment,
+    workload: Workload,
+    catalogue: Catalogue,
+    *,
+    mode: Mode | None = None,
+    anchor: Anchor | None = None,
+    method: str = "auto",
+) -> tuple[Prediction, SimulationResult | None]:
+    """As :func:`predict`, with the simulation request by request; None where the closed form answered."""
     check_workload(workload, catalogue.card)
     if method not in METHODS:
         raise BadInput(f"method {method!r}: must be one of {', '.join(METHODS)}")
@@ -97,7 +111,7 @@ def predict(
     price = catalogue.platform.price_usd_per_gpu_h
     if price is not None:
         prediction.extras["usd_per_mtok"] = usd_per_mtok(price, prediction.output_tok_s_per_gpu)
-    return prediction
+    return prediction, served.result
 
 
 def step_for(

@@ -27,6 +27,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "catalogue": ("levers", "objectives", "models", "platforms", "engines"),
     "explain": ("explain",),
     "pareto": ("pareto",),
+    "report": ("report",),
     "mix": ("mix",),
     "doctor": ("doctor",),
     "serve": ("serve",),

@@ -61,6 +61,9 @@ class Best:
             self.row = row
 
 
+KINDS = ("colocated", "split")
+
+
 def kind_of(row: Row) -> str:
     """``split`` or ``colocated``."""
     return "split" if row["split"] else "colocated"
@@ -80,6 +83,7 @@ class Chart:
     points: int = 0
     whole: Frontier = field(default_factory=Frontier)
     series: dict[SeriesKey, Frontier] = field(default_factory=dict)
+    kinds: dict[tuple[str, bool], Frontier] = field(default_factory=dict)  # kind, whether it drafts
     best: dict[tuple[str, str, bool], Best] = field(default_factory=dict)  # tier, kind, whether it drafts
 
     def add(self, row: Row) -> None:
@@ -88,9 +92,17 @@ class Chart:
         self.whole.add(row)
         key = (row["engine"], row["weight"], row["drafter"])
         self.series.setdefault(key, Frontier()).add(row)
+        self.kinds.setdefault((kind_of(row), row["drafter"] != "none"), Frontier()).add(row)
         for tier in self.tiers:
             if tier.meets(row[X], row["ttft_ms"]):
                 self.best.setdefault((tier.name, kind_of(row), row["drafter"] != "none"), Best()).add(row)
+
+    def kinds_in_order(self) -> dict[str, Frontier]:
+        """Frontiers of colocated and split deployments, without and with drafters, by name; empty ones left out."""
+        names = {
+            (kind, drafts): f"{kind}{', drafting' if drafts else ''}" for kind in KINDS for drafts in (False, True)
+        }
+        return {name: self.kinds[key] for key, name in names.items() if key in self.kinds}
 
     def tier_rows(self, tier: str, kind: str | None = None, drafting: bool | None = None) -> Row | None:
         """The best row of a tier, over kinds and drafters unless they are named."""
@@ -145,7 +157,7 @@ def chart_json(chart: Chart) -> dict[str, Any]:
 
 def _tier_json(chart: Chart, tier: Tier) -> dict[str, Any]:
     """The best of a tier; the verdict is told without drafters too, whose acceptance depends on the traffic."""
-    kinds = {kind: chart.tier_rows(tier.name, kind) for kind in ("colocated", "split")}
+    kinds = {kind: chart.tier_rows(tier.name, kind) for kind in KINDS}
     plain = {kind: chart.tier_rows(tier.name, kind, drafting=False) for kind in kinds}
     return {
         "tier": tier.name,

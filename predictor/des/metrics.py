@@ -205,8 +205,12 @@ class SimulationResult:
         self.totals = totals
         self.engine = engine
 
+    @property
+    def host_ms(self) -> FloatArray:
+        """Host time of each measured request, in order of completion: in its latencies, and in no GPU step."""
+        return self._host_ms()
+
     def _host_ms(self) -> FloatArray:
-        """Host time of each request."""
         prompts = self._table.column("prompt_tokens")
         return self._host.ms_per_request + self._host.us_per_prompt_token / 1000.0 * prompts
 
