@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from predictor import analytic
 from predictor.anchors.schema import Anchor
-from predictor.anchors.select import Selection, assess, select_anchor
+from predictor.anchors.select import Selection, assess, half_width_sibling, select_anchor
 from predictor.cards import EngineProfile, ModelCard, Platform
 from predictor.cost import usd_per_mtok
 from predictor.des.metrics import SimulationResult
@@ -131,7 +131,14 @@ def step_for(
         selection, refused = select_anchor(catalogue.anchors, deployment, workload)
     if selection is not None:
         step = anchored_step(
-            selection.anchor, deployment, workload, catalogue.card, catalogue.platform, catalogue.profile, settings
+            selection.anchor,
+            deployment,
+            workload,
+            catalogue.card,
+            catalogue.platform,
+            catalogue.profile,
+            settings,
+            half_width_sibling(catalogue.anchors, selection.anchor),
         )
         flags = (*selection.flags, *step.flags)
         if selection.coverage is Coverage.PROJECTED:

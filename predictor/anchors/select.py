@@ -7,7 +7,7 @@ load is within four times its own. What matches or not but does not cover is pro
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2
 
 from predictor.anchors.schema import Anchor
@@ -155,6 +155,17 @@ def assess(anchor: Anchor, deployment: Deployment, workload: Workload) -> Select
     if anchor.provenance.coarse:
         flags.append(Flag("coarse_anchor", f"a coarse anchor: {anchor.provenance.source}"))
     return Selection(anchor, Coverage.COVERED if covered else Coverage.PROJECTED, tuple(flags))
+
+
+def half_width_sibling(anchors: Sequence[Anchor], anchor: Anchor) -> Anchor | None:
+    """An anchor of the same kernel set and build harvested at half the TP width, if there is one (paper B.1)."""
+    signature = anchor.signature
+    if signature.tp % 2 or signature.ep not in (1, signature.tp) or signature.attn_dp > 1 or signature.dcp > 1:
+        return None
+    half = signature.tp // 2
+    wanted = replace(signature, tp=half, ep=half if signature.ep > 1 else 1, capture_sizes=())
+    found = [one for one in anchors if replace(one.signature, capture_sizes=()) == wanted]
+    return min(found, key=lambda one: one.name, default=None)
 
 
 def _distance(selection: Selection, deployment: Deployment, workload: Workload) -> tuple[float | str, ...]:

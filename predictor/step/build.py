@@ -4,6 +4,8 @@ This is where a deployment's choices meet their laws; each law lives in its own 
 
 ====================================  ====================================================
 TP, EP, attention DP width            :mod:`predictor.transfer`
+the same with a half-width sibling    :mod:`predictor.transfer.sibling`
+decode context parallelism            :mod:`predictor.context_parallel`
 context length                        two sweeps of the anchor, else bytes (:func:`context_slope_ms`)
 graph capture                         :mod:`predictor.step.capture`
 pipeline stages                       :class:`~predictor.step.anchored.PipelineTerms`
@@ -24,6 +26,7 @@ from predictor.step.model import PrefillCurve, StepModel
 from predictor.transfer.constants import default_constants
 from predictor.transfer.context import KernelContext
 from predictor.transfer.prefill import move_prefill
+from predictor.transfer.sibling import move_decode_measured, serial_parallel_prefill
 from predictor.transfer.terms import step_terms
 from predictor.transfer.width import move_decode, refine_decode
 from predictor.types import Deployment, Flag, Layout, Speculation, Workload
@@ -82,8 +85,12 @@ def anchored_step(
     platform: Platform,
     profile: EngineProfile,
     settings: Settings,
+    sibling: Anchor | None = None,
 ) -> PricedStep:
-    """Move an anchor to a deployment's layout, context, kernels and stages."""
+    """Move an anchor to a deployment's layout, context, kernels and stages.
+
+    A ``sibling`` harvested at half the anchor's width says how the width law errs over a doubling, for wider targets.
+    """
     layout = replace(deployment.layout, pp=1, nodes=1)
     sweep = anchor.sweep_for(workload.isl_tokens)
     source = kernel_context(anchor, sweep, card, platform, profile)
@@ -91,8 +98,17 @@ def anchored_step(
     curve = moved_curve(anchor, sweep, source, target, deployment.layout.pp)
     prefill_side = replace(source, layout=deployment.prefill.layout if deployment.prefill else layout)
     prefill = move_prefill(prefill_curve(anchor), source, prefill_side)
-    drafted = Speculation(anchor.signature.spec_method, anchor.signature.spec_depth)
     flags: tuple[Flag, ...] = ()
+    if sibling is not None and target.gpus > source.gpus and target.layout.attn_dp == 1:
+        half_sweep = sibling.sweep_for(workload.isl_tokens)
+        half = kernel_context(sibling, half_sweep, card, platform, profile)
+        half_curve = measured_curve(sibling, half_sweep)
+        curve = move_decode_measured(measured_curve(anchor, sweep), source, target, half_curve, half)
+        if len({point.tokens for point in anchor.prefill.points}) == 1 and deployment.prefill is None:
+            prefill = serial_parallel_prefill(prefill_curve(anchor), prefill_curve(sibling), source.gpus, target.gpus)
+        measured = f"from {half.layout.label()} to {source.layout.label()} by {sibling.name}"
+        flags = (Flag("shrink_measured", f"what the width law errs over a doubling was measured {measured}"),)
+    drafted = Speculation(anchor.signature.spec_method, anchor.signature.spec_depth)
     tokens_per_step = anchor.tokens_per_step
     if kernel_differences(anchor, deployment) or drafted != deployment.speculation:
         # kernel models load only where they are needed
@@ -101,7 +117,8 @@ def anchored_step(
         curve, prefill = move_kernels(curve, prefill, anchor, deployment, card, platform, settings)
         if drafted != deployment.speculation:
             # The anchor's own acceptance stays; only the change of depth or method is taken from published curves.
-            target_length, flags = accepted_tokens(card, deployment.speculation)
+            target_length, said = accepted_tokens(card, deployment.speculation)
+            flags = (*flags, *said)
             tokens_per_step *= target_length / accepted_tokens(card, drafted)[0]
     batch = rank_batch(workload, deployment)
     running = workload.concurrency / deployment.replicas
