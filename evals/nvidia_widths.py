@@ -1,17 +1,11 @@
 """A wider TP from two narrower widths of the same stack and build: the fixed part solved from both.
 
-With steps at ``w`` and ``2w`` known, the narrower sibling tells what the width law gets wrong over a doubling, and the
-same factor is taken for the doublings beyond::
-
-    s'(b) = M_2w→w'(b) · (s_2w(b) / M_w→2w(b))^log2(w'/2w)
-
-with ``M`` the width law. Exact where the law's relative error is the same for every doubling.
+The law is the product's own: :mod:`predictor.transfer.sibling`.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import log2
 from typing import Any
 
 from evals.nvidia_predict import SolvedAnchor, means_of, run_of, solve_anchor
@@ -19,7 +13,8 @@ from evals.nvidia_rows import NvidiaRow, Shape, proxy_tok_s
 from evals.scoring import Scored, summary
 from predictor.anchors.solve import mean_context
 from predictor.step.curve import DecodeCurve
-from predictor.transfer import WidthLaw, default_constants, move_decode, move_prefill
+from predictor.transfer import WidthLaw, default_constants, move_prefill
+from predictor.transfer.sibling import move_decode_measured
 from predictor.types import Layout
 
 MIN_LOADS = 4
@@ -54,20 +49,17 @@ def two_widths(rows: Sequence[NvidiaRow], law: WidthLaw) -> dict[str, Any]:
 
 def corrected(far: SolvedAnchor, near: SolvedAnchor, shape: Shape, target: NvidiaRow, law: WidthLaw) -> DecodeCurve:
     """The nearer ladder moved to the target, times the law's error between the two measured widths."""
-    source, narrower = near.side(shape), far.side(shape)
-    constants = default_constants(source.platform)
-    wanted = replace(source, layout=target.layout)
-    moved = move_decode(near.solved.curves[shape], source, wanted, law, constants, slowness=near.slowness)
-    between = move_decode(far.solved.curves[shape], narrower, source, law, constants, slowness=far.slowness)
-    doublings = log2(target.layout.tp / source.layout.tp)
-    measured = near.solved.curves[shape]
-    error = DecodeCurve(
-        measured.batches,
-        tuple(step / between.at(b) for b, step in zip(measured.batches, measured.step_ms, strict=True)),
-        measured.context_tokens,
+    source = near.side(shape)
+    return move_decode_measured(
+        near.solved.curves[shape],
+        source,
+        replace(source, layout=target.layout),
+        far.solved.curves[shape],
+        far.side(shape),
+        law,
+        default_constants(source.platform),
+        (near.slowness, far.slowness),
     )
-    steps = tuple(step * error.at(b) ** doublings for b, step in zip(moved.batches, moved.step_ms, strict=True))
-    return DecodeCurve(moved.batches, steps, moved.context_tokens, moved.tail_ms_per_request)
 
 
 def _scored(row: NvidiaRow, near: SolvedAnchor, shape: Shape, curve: DecodeCurve) -> Scored:
