@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 from collections.abc import Callable, Iterator
 
@@ -19,6 +20,8 @@ GRACE_S = 10  # for answers under way when the service stops
 
 def run(settings: ServiceSettings, ready: Callable[[str], None]) -> None:
     """Serve until a signal; ``ready`` is told the address once it listens."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _asked_to_stop)  # the server sends itself each again once it has stopped in order
     with only_one(settings), listening(settings) as listener:
         set_up(settings.log_level)
         host, port = listener.getsockname()[:2]
@@ -34,6 +37,10 @@ def run(settings: ServiceSettings, ready: Callable[[str], None]) -> None:
         )
         server = Server(config, lambda: ready(f"http://{'[' + host + ']' if ':' in host else host}:{port}/"))
         asyncio.run(server.serve(sockets=[listener]))
+
+
+def _asked_to_stop(_number: int, _frame: object) -> None:
+    """A signal after which there is nothing left to do."""
 
 
 class Server(uvicorn.Server):
