@@ -1,27 +1,20 @@
-"""Predict AMD corpus rows from their A2 anchors."""
+"""Predict AMD corpus rows from their A2 anchors, through the public facade."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from evals.amd_rows import AmdRow, AnchorLayout, Assignment
-from evals.recipes import Recipe, recipe
-from evals.served import (
-    MeasuredRun,
-    ServedAnchor,
-    ServedMeans,
-    SplitPools,
-    move_anchor,
-    predict_colocated,
-    predict_split,
-    rate_residual,
-    solve_anchor,
-)
+from evals.amd_rows import AmdRow, AnchorLayout, Assignment, Shape
+from evals.facade import Case, SolvedSteps, artefact, closed_loop, predicted
+from evals.recipes import NO_CAP, Recipe, recipe
+from evals.served import solve_anchor
+from inferasim import Anchor, Deployment, Prediction, PrefillPool, SchedulerSettings, Speculation
+from predictor.anchors.residual import MeasuredRun
 from predictor.anchors.schedule import ClosedLoopRun
-from predictor.anchors.solve import mean_context
+from predictor.anchors.solve import ServedPoint, mean_context
 from predictor.cards import ModelCard
 from predictor.errors import DataUnavailable
-from predictor.profiles.loader import model_card, platform
-from predictor.transfer import KernelContext, TransferConstants, WidthLaw, default_constants
+from predictor.profiles.loader import engine_profile, model_card, platform
+from predictor.transfer import KernelContext, WidthLaw, default_constants
 from predictor.types import Dtype, Layout, Precision
 
 RECIPES = "amd_recipes.toml"
@@ -41,13 +34,15 @@ CARDS = {
 # used for all models, since only a ratio of steps depends on it.
 TOKENS_PER_STEP = {0: 1.0, 2: 2.3, 3: 2.6}
 
+HANDOFFS = {"vllm-disagg": "nixl", "mori-sglang": "mori", "atom-disagg": "mori", "mooncake-atom": "mooncake"}
+
 AnchorKey = tuple[str, int]
 
 
-def formats(precision: str, kv: Dtype) -> Precision:
+def formats(precision: str, known: Recipe) -> Precision:
     """Number formats of a corpus precision label; int4 and fp4 are 4-bit experts."""
     weight = {"bf16": Dtype.BF16, "fp8": Dtype.FP8, "fp4": Dtype.FP4, "int4": Dtype.FP4}[precision]
-    return Precision(weight=weight, linear=weight, expert=weight, kv=kv)
+    return Precision(weight=weight, linear=weight, expert=known.expert or weight, kv=known.kv)
 
 
 def recipe_of(row: AmdRow) -> Recipe:
@@ -68,8 +63,8 @@ def side_of(row: AmdRow, layout: Layout, run: ClosedLoopRun) -> KernelContext:
         card=card_of(row),
         platform=platform(row.gpu),
         layout=layout,
-        precision=formats(row.precision, known.kv),
-        engine=row.engine,
+        precision=formats(row.precision, known),
+        engine=engine_profile(row.engine).name,
         context_tokens=mean_context(run),
         draft_depth=depth,
         tokens_per_step=TOKENS_PER_STEP[depth],
@@ -91,41 +86,59 @@ def run_of(row: AmdRow) -> ClosedLoopRun:
     )
 
 
-def requests_per_s(row: AmdRow) -> float:
-    """Requests a second of the whole deployment, from the reported throughput."""
-    return row.total_tok_s_per_gpu * row.gpus / (0.9 * (row.isl + row.osl))
+def case_of(row: AmdRow) -> Case:
+    """A row as a request to the facade."""
+    known = recipe_of(row)
+    drafts = row.spec != "none" and known.draft_depth > 0
+    scheduler = SchedulerSettings(
+        max_running=max_running(row, known),
+        token_budget=known.token_budget,
+        chunk_size=known.token_budget,
+        prefix_cache=False,
+    )
+    pool = PrefillPool(
+        row.prefill_layout, row.prefill_workers, HANDOFFS.get(row.framework, ""), replace(scheduler, max_running=None)
+    )
+    deployment = Deployment(
+        model=card_of(row).name,
+        gpu=platform(row.gpu).name,
+        engine=engine_profile(row.engine).name,
+        layout=row.layout,
+        precision=formats(row.precision, known),
+        scheduler=scheduler,
+        speculation=Speculation(row.spec, known.draft_depth) if drafts else Speculation(),
+        replicas=row.decode_workers,
+        prefill=pool if row.disagg else None,
+    )
+    return Case(deployment, closed_loop(row.shape, row.clients), known.poll(row.clients))
+
+
+def max_running(row: AmdRow, known: Recipe) -> int | None:
+    """Running cap of the launch; a recipe that lifts a speculating engine's own cap sets it to the clients."""
+    cap = known.cap(row.spec != "none")
+    if cap < NO_CAP:
+        return cap
+    return row.clients if row.spec != "none" and engine_profile(row.engine).spec_max_running else None
 
 
 def measured_run(row: AmdRow) -> MeasuredRun:
-    """An anchor row as a run."""
-    return MeasuredRun(run_of(row), row.tpot_ms, requests_per_s(row))
+    """What an anchor row reported."""
+    return MeasuredRun(row.clients, row.tpot_ms, None, row.total_tok_s_per_gpu * row.gpus)
 
 
 @dataclass(frozen=True, slots=True)
 class AmdPredictor:
-    """Solved anchors of one protocol, by stack and campaign."""
+    """Anchors of one protocol, by stack and campaign."""
 
-    anchors: Mapping[AnchorKey, ServedAnchor]
+    anchors: Mapping[AnchorKey, Anchor]
     law: WidthLaw = "combined"
-    constants: TransferConstants | None = None
 
-    def predict(self, assignment: Assignment) -> ServedMeans:
+    def predict(self, assignment: Assignment) -> Prediction:
         """One target row."""
-        row, source, shape = assignment.row, assignment.anchor, assignment.shape
-        if source is None or shape is None:
+        row, source = assignment.row, assignment.anchor
+        if source is None:
             raise DataUnavailable(f"row {row.index} of {row.stack} has no anchor")
-        anchor = self.anchors[(source.stack, source.campaign)]
-        constants = self.constants or default_constants(anchor.side.platform)
-        run = run_of(row)
-        target = side_of(row, row.layout, run)
-        moved = move_anchor(anchor, shape, target, constants, self.law)
-        if not row.disagg:
-            means = predict_colocated(moved, run)
-            residual = rate_residual(anchor, shape, row.clients)
-            return replace(means, requests_per_s=means.requests_per_s * residual)
-        pool = side_of(row, row.prefill_layout, run)
-        prefill = move_anchor(anchor, shape, pool, constants, self.law).prefill
-        return predict_split(moved, SplitPools(row.decode_workers, row.prefill_workers, prefill), run)
+        return predicted(case_of(row), self.anchors[(source.stack, source.campaign)], self.law)
 
 
 def usable(rows: Sequence[AmdRow]) -> tuple[AmdRow, ...]:
@@ -134,16 +147,23 @@ def usable(rows: Sequence[AmdRow]) -> tuple[AmdRow, ...]:
     return clean if len(clean) >= 3 else tuple(rows)
 
 
-def solve_all(
-    layouts: Sequence[AnchorLayout], law: WidthLaw = "combined", constants: TransferConstants | None = None
-) -> AmdPredictor:
-    """Solve the anchors of a protocol."""
-    anchors = {}
-    for layout in layouts:
-        runs = {shape: [measured_run(row) for row in usable(ladder)] for shape, ladder in layout.ladders.items()}
-        first = next(iter(layout.ladders.values()))[0]
-        side = side_of(first, layout.layout, run_of(first))
-        anchors[(layout.stack, layout.campaign)] = solve_anchor(
-            side, runs, constants or default_constants(side.platform)
+def anchor_of(name: str, ladders: Mapping[Shape, Sequence[AmdRow]]) -> Anchor:
+    """The anchor file of one layout's ladders."""
+    first = next(iter(ladders.values()))[0]
+    side = side_of(first, first.layout, run_of(first))
+    runs = {shape: [ServedPoint(run_of(row), row.tpot_ms) for row in rows] for shape, rows in ladders.items()}
+    solved = solve_anchor(side, runs, default_constants(side.platform))
+    steps = SolvedSteps(side, {shape: ladder.curve for shape, ladder in solved.ladders.items()}, solved.prefill)
+    measured = {shape: [(case_of(row), measured_run(row)) for row in rows] for shape, rows in ladders.items()}
+    return artefact(name, steps, first.spec, measured)
+
+
+def solve_all(layouts: Sequence[AnchorLayout], law: WidthLaw = "combined") -> AmdPredictor:
+    """Make the anchors of a protocol."""
+    anchors = {
+        (layout.stack, layout.campaign): anchor_of(
+            f"{layout.stack}#{layout.campaign}", {shape: usable(ladder) for shape, ladder in layout.ladders.items()}
         )
-    return AmdPredictor(anchors, law, constants)
+        for layout in layouts
+    }
+    return AmdPredictor(anchors, law)

@@ -17,6 +17,7 @@ from evals.amd_rows import AmdRow, Assignment, assign, campaign_anchors, cleanin
 from evals.corpus import data_dir, parser, run
 from evals.p3 import score_p3
 from evals.scoring import Option, PairScore, Scored, breakdown, frontier, pair_score, spearman, summary
+from inferasim import InferaSimError, Prediction
 from predictor.transfer import WidthLaw
 
 LAWS: tuple[WidthLaw, ...] = get_args(WidthLaw)
@@ -29,14 +30,25 @@ PAPER = {
 NOISE_FLOOR_PCT = {"tpot_same_build": 0.1, "tpot_ids_11_to_40": 4.0, "tpot_ids_over_150": 20.0}
 
 
-def score(assignments: Sequence[Assignment], predictor: AmdPredictor) -> list[Scored]:
-    """Every clean target, predicted."""
-    return [_scored(a, predictor) for a in assignments if a.target and not a.row.bad]
+def score(
+    assignments: Sequence[Assignment], predictor: AmdPredictor, refused: Counter[str] | None = None
+) -> list[Scored]:
+    """Every clean target, predicted; ``refused`` counts what the product would not price, by the kind of refusal."""
+    scored = []
+    for a in assignments:
+        if not a.target or a.row.bad:
+            continue
+        try:
+            scored.append(_scored(a, predictor.predict(a)))
+        except InferaSimError as error:
+            print(f"row {a.row.index} of {a.row.stack}: {error}", file=sys.stderr)
+            if refused is not None:
+                refused[type(error).__name__] += 1
+    return scored
 
 
-def _scored(a: Assignment, predictor: AmdPredictor) -> Scored:
-    row, means = a.row, predictor.predict(a)
-    tokens = 0.9 * (row.isl + row.osl)
+def _scored(a: Assignment, told: Prediction) -> Scored:
+    row = a.row
     return Scored(
         measured={
             "tpot": row.tpot_ms,
@@ -44,9 +56,10 @@ def _scored(a: Assignment, predictor: AmdPredictor) -> Scored:
             "total_tok_s_per_gpu": row.total_tok_s_per_gpu,
         },
         predicted={
-            "tpot": means.tpot_ms,
-            "interactivity": 1e3 / means.tpot_ms,
-            "total_tok_s_per_gpu": means.requests_per_s * tokens / row.gpus,
+            "tpot": told.tpot_ms.mean,
+            "interactivity": told.interactivity_tok_s_user,
+            # GPUs as the corpus counts them: whole nodes of a pool are paid where its workers do not fill them.
+            "total_tok_s_per_gpu": told.total_tok_s / row.gpus,
         },
         labels={
             "transfer": a.kind,
@@ -61,6 +74,8 @@ def _scored(a: Assignment, predictor: AmdPredictor) -> Scored:
             "shape_mix": "shape_mix" in row.flags,
             "row": row,
             "id_gap": a.id_gap,
+            "anchor": a.anchor,
+            "prediction": told,
         },
     )
 
@@ -167,6 +182,7 @@ def worst(scored: Sequence[Scored], count: int = 20) -> list[dict[str, Any]]:
             "transfer": s.labels["transfer"],
             "tpot_ms": round(s.measured["tpot"], 2),
             "predicted_tpot_ms": round(s.predicted["tpot"], 2),
+            "step_ms": {part: round(ms, 3) for part, ms in s.labels["prediction"].step_ms.items()},
             "flags": list(s.labels["row"].flags),
         }
         for s in order
@@ -181,7 +197,8 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     assignments = assign(rows, protocol)
     layouts = campaign_anchors(rows, protocol)
     predictor = solve_all(layouts, args.law)
-    scored = score(assignments, predictor)
+    refused: Counter[str] = Counter()
+    scored = score(assignments, predictor, refused)
     own = [s for s in scored if not s.labels["row"].extra]
     extra = [s for s in scored if s.labels["row"].extra]
     anchor_rows = [a.row for a in assignments if a.kind == "anchor"]
@@ -195,6 +212,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
         "cleaning": cleaning_counts(row for row in rows if not row.extra),
         "covered_pct": _covered(visible),
         "uncovered": _uncovered(visible),
+        "refused": dict(refused),
         "noise_floor_pct": NOISE_FLOOR_PCT,
         "paper": PAPER,
         **groups(own),

@@ -30,6 +30,7 @@ from evals.nvidia_rows import (
 )
 from evals.nvidia_widths import two_widths
 from evals.scoring import Option, Scored, breakdown, frontier, pair_score, spearman, summary
+from inferasim import InferaSimError, Prediction
 from predictor.transfer import WidthLaw
 
 # Repeats of one layout, shape, load and image in the corpus, medians (closed-form study of the corpus).
@@ -52,10 +53,21 @@ def rival_predictions(corpus: Path) -> dict[str, tuple[float, float]]:
         }
 
 
-def score(assignments: Sequence[NvidiaAssignment], predictor: NvidiaPredictor) -> list[Scored]:
-    """Every clean colocated target, predicted."""
-    wanted = [a for a in assignments if a.target and a.row.clean and not a.row.split]
-    return [_scored(a, predictor) for a in wanted]
+def score(
+    assignments: Sequence[NvidiaAssignment], predictor: NvidiaPredictor, refused: Counter[str] | None = None
+) -> list[Scored]:
+    """Every clean colocated target, predicted; ``refused`` counts what the product would not price, by kind."""
+    scored = []
+    for a in assignments:
+        if not a.target or not a.row.clean or a.row.split:
+            continue
+        try:
+            scored.append(_scored(a, predictor.predict(a)))
+        except InferaSimError as error:
+            print(f"row {a.row.id}: {error}", file=sys.stderr)
+            if refused is not None:
+                refused[type(error).__name__] += 1
+    return scored
 
 
 def _values(row: NvidiaRow, ttft_ms: float, tpot_ms: float) -> dict[str, float]:
@@ -67,11 +79,11 @@ def _values(row: NvidiaRow, ttft_ms: float, tpot_ms: float) -> dict[str, float]:
     }
 
 
-def _scored(a: NvidiaAssignment, predictor: NvidiaPredictor) -> Scored:
-    row, means = a.row, predictor.predict(a)
+def _scored(a: NvidiaAssignment, told: Prediction) -> Scored:
+    row = a.row
     return Scored(
         _values(row, row.ttft_ms, row.tpot_ms),
-        _values(row, means.ttft_ms, means.tpot_ms),
+        _values(row, told.ttft_ms.mean, told.tpot_ms.mean),
         {
             "transfer": a.kind,
             "model": row.model,
@@ -84,6 +96,8 @@ def _scored(a: NvidiaAssignment, predictor: NvidiaPredictor) -> Scored:
             "same_build": a.same_build,
             "in_4x": a.in_4x,
             "ttft_agrees": "ttft_shape_conflict" not in row.flags,
+            "anchor": a.anchor,
+            "prediction": told,
             "row": row,
         },
     )
@@ -203,6 +217,7 @@ def worst(scored: Sequence[Scored], count: int = 20) -> list[dict[str, Any]]:
             "transfer": s.labels["transfer"],
             **{f"{m}_ms": round(s.measured[m], 2) for m in ("tpot", "ttft")},
             **{f"predicted_{m}_ms": round(s.predicted[m], 2) for m in ("tpot", "ttft")},
+            "step_ms": {part: round(ms, 3) for part, ms in s.labels["prediction"].step_ms.items()},
             "flags": list(s.labels["row"].flags),
         }
         for s in sorted(scored, key=lambda s: -s.ape("tpot"))[:count]
@@ -217,7 +232,8 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     assignments = assign(rows, lines, args.protocol)
     ladders = ladder_rows(assignments)
     predictor = solve_all(ladders, args.law)
-    scored = score(assignments, predictor)
+    refused: Counter[str] = Counter()
+    scored = score(assignments, predictor, refused)
     anchor_rows = [row for ladder in ladders.values() for row in ladder]
     ours, theirs = rival_scored(scored, rival)
     result: dict[str, Any] = {
@@ -228,6 +244,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
         "rows": len(lines),
         "cleaning": flag_counts(lines),
         **_coverage(assignments),
+        "refused": dict(refused),
         "noise_floor_pct": NOISE_FLOOR_PCT,
         **groups(scored),
         "disaggregated": {"n": sum(a.row.split for a in assignments), "scored": 0, "reason": SPLITS_REASON},

@@ -6,54 +6,29 @@ often each price counts in it (:mod:`predictor.anchors.schedule`).
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import exp, log
+from dataclasses import dataclass
 
+from evals.facade import Case, SolvedSteps, artefact, closed_loop, predicted
 from evals.nvidia_rows import LadderKey, NvidiaAssignment, NvidiaRow, Shape
-from evals.recipes import Recipe, recipe
-from evals.served import expected_token_ms, log_interpolate
-from predictor.anchors.schedule import ClosedLoopRun, schedule
-from predictor.anchors.solve import ServedPoint, SolvedLayout, mean_context, mean_prompt, price_mean, solve_ladders
+from evals.recipes import NO_CAP, Recipe, recipe
+from evals.served import expected_token_ms
+from inferasim import Anchor, Deployment, Prediction, SchedulerSettings
+from predictor.anchors.residual import MeasuredRun
+from predictor.anchors.schedule import ClosedLoopRun
+from predictor.anchors.solve import ServedPoint, mean_context, solve_ladders
 from predictor.cards import ModelCard
 from predictor.errors import DataUnavailable
-from predictor.profiles.loader import model_card, platform
-from predictor.step.curve import DecodeCurve
-from predictor.step.model import PrefillCurve
-from predictor.transfer import (
-    KernelContext,
-    TransferConstants,
-    WidthLaw,
-    default_constants,
-    expert_slowness,
-    move_decode,
-    move_prefill,
-    refine_decode,
-)
+from predictor.profiles.loader import engine_profile, model_card, platform
+from predictor.transfer import KernelContext, WidthLaw, default_constants
 from predictor.transfer.terms import step_terms
-from predictor.types import Dtype, Layout, Precision
+from predictor.types import Dtype, Layout, Precision, StartMode
 
 RECIPES = "nvidia_recipes.toml"
 CARDS = {"Qwen3-235B-A22B-FP8": "Qwen3-235B-A22B", "Llama-3.1-8B-Instruct": "Llama-3.1-8B"}
-ENGINES = {"trtllm": "tensorrt-llm"}
-# Part of a request's host time that goes with width: at a light load it cannot be told from prompt work of small
-# chunks, which does (set in the closed-form study of this corpus).
-HOST_EXPONENT = 0.3
-# How much of the anchor's own TTFT misfit at a load is carried: all of it at the same layout and shape; elsewhere the
-# part that is not noise. Anchors are reproduced to 6.2% (median), repeated rows of one image differ by 3.7%:
-# 1 − (3.7/6.2)².
-RESIDUAL_SHARE_MOVED = 0.65
 DOUBTFUL_TTFT_WEIGHT = 0.3  # of a ladder whose TTFT differs by answer length (flag ttft_shape_conflict)
 MIN_CLEAN_LOADS = 3
 
 LayoutKey = tuple[str, str, Layout]
-
-
-@dataclass(frozen=True, slots=True)
-class Means:
-    """What the harness would report, ms."""
-
-    tpot_ms: float
-    ttft_ms: float
 
 
 def recipe_of(row: NvidiaRow) -> Recipe:
@@ -73,7 +48,7 @@ def run_of(row: NvidiaRow) -> ClosedLoopRun:
         clients=row.clients,
         isl_tokens=row.isl,
         osl_tokens=row.osl,
-        length_range_frac=1.0 if row.gap_analysis else 0.8,
+        length_range_frac=range_frac(row),
         max_running=known.cap(False),
         token_budget=known.token_budget * row.layout.attn_dp,
         discipline=known.discipline,
@@ -81,6 +56,34 @@ def run_of(row: NvidiaRow) -> ClosedLoopRun:
         poll_steps=known.poll(row.clients) if row.layout.attn_dp == 1 else 1,
         start="staggered" if row.gap_analysis else "burst",
     )
+
+
+def range_frac(row: NvidiaRow) -> float:
+    """Shortest over nominal length: the gap-analysis harness sends fixed lengths."""
+    return 1.0 if row.gap_analysis else 0.8
+
+
+def case_of(row: NvidiaRow) -> Case:
+    """A colocated row as a request to the facade."""
+    known = recipe_of(row)
+    cap = known.cap(False)
+    scheduler = SchedulerSettings(
+        max_running=cap if cap < NO_CAP else None,
+        token_budget=known.token_budget,
+        chunk_size=None if row.backend == "trtllm" else known.token_budget,
+        prefix_cache=False,
+    )
+    deployment = Deployment(
+        model=card_of(row).name,
+        gpu=platform(row.system.removesuffix("_sxm")).name,
+        engine=engine_profile(row.backend).name,
+        layout=row.layout,
+        precision=formats(row.precision, known.kv),
+        scheduler=scheduler,
+    )
+    start = StartMode.STAGGERED if row.gap_analysis else StartMode.BURST
+    poll = known.poll(row.clients) if row.layout.attn_dp == 1 else 1
+    return Case(deployment, closed_loop(row.shape, row.clients, range_frac(row), start), poll)
 
 
 def formats(precision: str, kv: Dtype) -> Precision:
@@ -96,29 +99,9 @@ def side_of(row: NvidiaRow, layout: Layout, context_tokens: float) -> KernelCont
         platform=platform(row.system.removesuffix("_sxm")),
         layout=layout,
         precision=formats(row.precision, recipe_of(row).kv),
-        engine=ENGINES.get(row.backend, row.backend),
+        engine=engine_profile(row.backend).name,
         context_tokens=context_tokens,
     )
-
-
-def means_of(run: ClosedLoopRun, curve: DecodeCurve, prefill: PrefillCurve, host_ms: float) -> Means:
-    """Price one run."""
-    plan, isl = schedule(run), mean_prompt(run)
-    return Means(price_mean(plan.tpot, curve, prefill, isl), price_mean(plan.ttft, curve, prefill, isl) + host_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class SolvedAnchor:
-    """One layout's ladders solved together, and the rows they were solved from."""
-
-    rows: Mapping[Shape, tuple[NvidiaRow, ...]]
-    solved: SolvedLayout
-    slowness: float  # of expert reads, told by all ladders together
-
-    def side(self, shape: Shape) -> KernelContext:
-        """The anchor's side of a transfer at one of its shapes."""
-        first = self.rows[shape][0]
-        return side_of(first, first.layout, self.solved.curves[shape].context_tokens)
 
 
 def usable(rows: Sequence[NvidiaRow]) -> tuple[NvidiaRow, ...]:
@@ -127,12 +110,11 @@ def usable(rows: Sequence[NvidiaRow]) -> tuple[NvidiaRow, ...]:
     return clean if len(clean) >= MIN_CLEAN_LOADS else tuple(rows)
 
 
-def solve_anchor(rows: Mapping[Shape, Sequence[NvidiaRow]], constants: TransferConstants | None = None) -> SolvedAnchor:
-    """Solve the ladders of one layout."""
-    kept = {shape: usable(ladder) for shape, ladder in rows.items()}
+def solve(kept: Mapping[Shape, Sequence[NvidiaRow]]) -> SolvedSteps:
+    """Steps, prompt coefficients and host time of one layout's ladders, solved together."""
     points = {s: [ServedPoint(run_of(r), r.tpot_ms, r.ttft_ms) for r in ladder] for s, ladder in kept.items()}
     first = next(iter(kept.values()))[0]
-    known = constants or default_constants(platform(first.system.removesuffix("_sxm")))
+    known = default_constants(platform(first.system.removesuffix("_sxm")))
     contexts = {shape: mean_context(ladder[0].run) for shape, ladder in points.items()}
 
     def added_cache_ms(short: Shape, long: Shape, batch: int) -> float:
@@ -144,77 +126,41 @@ def solve_anchor(rows: Mapping[Shape, Sequence[NvidiaRow]], constants: TransferC
     }
     side = side_of(first, first.layout, next(iter(contexts.values())))
     solved = solve_ladders(points, added_cache_ms, doubtful, expected_token_ms(side))
-    sweeps = [(curve, side_of(first, first.layout, curve.context_tokens)) for curve in solved.curves.values()]
-    return SolvedAnchor(kept, solved, expert_slowness(sweeps, known))
+    return SolvedSteps(side, solved.curves, solved.prefill, range_frac(first), solved.host_ms)
+
+
+def anchor_of(name: str, ladders: Mapping[Shape, Sequence[NvidiaRow]]) -> Anchor:
+    """The anchor file of one layout's ladders."""
+    kept = {shape: usable(ladder) for shape, ladder in ladders.items()}
+    measured = {
+        shape: [(case_of(row), MeasuredRun(row.clients, row.tpot_ms, row.ttft_ms)) for row in ladder]
+        for shape, ladder in kept.items()
+    }
+    return artefact(name, solve(kept), "none", measured)
 
 
 @dataclass(frozen=True, slots=True)
 class NvidiaPredictor:
-    """Solved anchors of one protocol, by stack, build and layout."""
+    """Anchors of one protocol, by stack, build and layout."""
 
-    anchors: Mapping[LayoutKey, SolvedAnchor]
+    anchors: Mapping[LayoutKey, Anchor]
     law: WidthLaw = "combined"
-    constants: TransferConstants | None = None
 
-    def predict(self, assignment: NvidiaAssignment) -> Means:
+    def predict(self, assignment: NvidiaAssignment) -> Prediction:
         """One colocated target."""
         if assignment.anchor is None:
             raise DataUnavailable(f"row {assignment.row.id} has no anchor")
-        stack, build, layout, shape = assignment.anchor
-        return self.move(self.anchors[(stack, build, layout)], shape, assignment.row)
-
-    def move(self, anchor: SolvedAnchor, shape: Shape, row: NvidiaRow) -> Means:
-        """Carry one ladder of an anchor to a row."""
-        run = run_of(row)
-        source = anchor.side(shape)
-        constants = self.constants or default_constants(source.platform)
-        target = replace(source, layout=row.layout, context_tokens=mean_context(run))
-        solved = anchor.solved
-        means = means_of(
-            run,
-            self._curve(anchor, shape, source, target, constants),
-            move_prefill(solved.prefill, source, target, constants),
-            solved.host_ms * (source.gpus / target.gpus) ** HOST_EXPONENT,
-        )
-        same = row.layout == source.layout and row.shape == shape
-        share = 1.0 if same else RESIDUAL_SHARE_MOVED
-        misfit = self.ttft_misfit(anchor, shape, source, constants, row.clients)
-        return replace(means, ttft_ms=means.ttft_ms * misfit**share)
-
-    def _curve(
-        self,
-        anchor: SolvedAnchor,
-        shape: Shape,
-        source: KernelContext,
-        target: KernelContext,
-        constants: TransferConstants,
-    ) -> DecodeCurve:
-        curve = anchor.solved.curves[shape]
-        if source == target:
-            return refine_decode(curve, source, constants, anchor.slowness)
-        return move_decode(curve, source, target, self.law, constants, slowness=anchor.slowness)
-
-    def ttft_misfit(
-        self, anchor: SolvedAnchor, shape: Shape, source: KernelContext, constants: TransferConstants, clients: int
-    ) -> float:
-        """Measured over reproduced TTFT of the anchor's own ladder at a load, log-interpolated."""
-        solved = anchor.solved
-        curve = refine_decode(solved.curves[shape], source, constants, anchor.slowness)
-        logs: dict[int, list[float]] = defaultdict(list)
-        for row in anchor.rows[shape]:
-            reproduced = means_of(run_of(row), curve, solved.prefill, solved.host_ms)
-            logs[row.clients].append(log(row.ttft_ms / reproduced.ttft_ms))
-        points = [(float(load), sum(values) / len(values)) for load, values in sorted(logs.items())]
-        return exp(log_interpolate(points, clients))
+        stack, build, layout, _ = assignment.anchor
+        return predicted(case_of(assignment.row), self.anchors[(stack, build, layout)], self.law)
 
 
-def solve_all(
-    ladders: Mapping[LadderKey, Sequence[NvidiaRow]],
-    law: WidthLaw = "combined",
-    constants: TransferConstants | None = None,
-) -> NvidiaPredictor:
-    """Solve the anchors of a protocol."""
+def solve_all(ladders: Mapping[LadderKey, Sequence[NvidiaRow]], law: WidthLaw = "combined") -> NvidiaPredictor:
+    """Make the anchors of a protocol."""
     groups: dict[LayoutKey, dict[Shape, Sequence[NvidiaRow]]] = defaultdict(dict)
     for (stack, build, layout, shape), rows in ladders.items():
         groups[(stack, build, layout)][shape] = rows
-    return NvidiaPredictor({key: solve_anchor(rows, constants) for key, rows in groups.items()}, law, constants)
+    anchors = {
+        (stack, build, layout): anchor_of(f"{stack}#{build}#{layout.label()}", rows)
+        for (stack, build, layout), rows in groups.items()
+    }
+    return NvidiaPredictor(anchors, law)

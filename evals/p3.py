@@ -1,15 +1,14 @@
 """Protocol P3: other loads of a measured ladder, from its lightest, middle and heaviest load."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from evals.amd_predict import measured_run, run_of, side_of
+from evals.amd_predict import anchor_of, case_of
 from evals.amd_rows import AmdRow, LadderRows, Shape, p3_ladders
+from evals.facade import predicted
 from evals.scoring import Scored, summary
-from evals.served import move_anchor, predict_colocated, rate_residual, solve_anchor
-from predictor.transfer import default_constants
+from predictor.errors import InferaSimError
 
 
 def score_p3(rows: Sequence[AmdRow]) -> dict[str, Any]:
@@ -22,36 +21,33 @@ def score_p3(rows: Sequence[AmdRow]) -> dict[str, Any]:
     for ladder in ladders:
         first = ladder.given[0]
         groups[(first.stack, first.config_id, first.layout)][first.shape] = ladder
-    scored = [s for group in groups.values() for s in _score_group(group)]
-    return {"ladders": len(ladders), **summary(scored)}
+    refused: Counter[str] = Counter()
+    scored = [s for key, group in groups.items() for s in _score_group(str(key), group, refused)]
+    return {"ladders": len(ladders), **summary(scored), "refused": dict(refused)}
 
 
-def _score_group(group: dict[Shape, LadderRows]) -> list[Scored]:
-    first = next(iter(group.values())).given[0]
-    side = side_of(first, first.layout, run_of(first))
-    constants = default_constants(side.platform)
-    runs = {shape: [measured_run(row) for row in ladder.given] for shape, ladder in group.items()}
-    anchor = solve_anchor(side, runs, constants)
+def _score_group(name: str, group: dict[Shape, LadderRows], refused: Counter[str]) -> list[Scored]:
+    anchor = anchor_of(name, {shape: ladder.given for shape, ladder in group.items()})
     result = []
-    for shape, ladder in group.items():
-        target = replace(side, context_tokens=anchor.ladders[shape].curve.context_tokens)
-        moved = move_anchor(anchor, shape, target, constants)
-        for row in ladder.targets:
-            means = predict_colocated(moved, run_of(row))
-            rate = means.requests_per_s * rate_residual(anchor, shape, row.clients)
-            result.append(
-                Scored(
-                    {
-                        "tpot": row.tpot_ms,
-                        "total_tok_s_per_gpu": row.total_tok_s_per_gpu,
-                        "interactivity": 1 / row.tpot_ms,
-                    },
-                    {
-                        "tpot": means.tpot_ms,
-                        "total_tok_s_per_gpu": rate * 0.9 * (row.isl + row.osl) / row.gpus,
-                        "interactivity": 1 / means.tpot_ms,
-                    },
-                    {"row": row},
-                )
+    for row in (row for ladder in group.values() for row in ladder.targets):
+        try:
+            told = predicted(case_of(row), anchor)
+        except InferaSimError as error:
+            refused[type(error).__name__] += 1
+            continue
+        result.append(
+            Scored(
+                {
+                    "tpot": row.tpot_ms,
+                    "total_tok_s_per_gpu": row.total_tok_s_per_gpu,
+                    "interactivity": 1e3 / row.tpot_ms,
+                },
+                {
+                    "tpot": told.tpot_ms.mean,
+                    "total_tok_s_per_gpu": told.total_tok_s / row.gpus,
+                    "interactivity": told.interactivity_tok_s_user,
+                },
+                {"row": row},
             )
+        )
     return result

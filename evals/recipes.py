@@ -10,6 +10,7 @@ from predictor.anchors.schedule import Discipline
 from predictor.types import Dtype
 
 _HERE = Path(__file__).parent
+NO_CAP = 1 << 30  # running requests, where nothing limits them
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Recipe:
     spec_running_cap: int = 0
     allreduce: str = "custom"
     poll_steps: tuple[tuple[int, int], ...] = ((1, 1),)  # (clients from, decode steps between polls)
+    expert: Dtype | None = None  # of expert weights, where not the label's
 
     def poll(self, clients: int) -> int:
         """Decode steps between polls for new requests at a load."""
@@ -32,7 +34,7 @@ class Recipe:
     def cap(self, speculates: bool) -> int:
         """Most requests that run at once; a very large number where nothing limits them."""
         caps = [self.running_cap, self.spec_running_cap if speculates else 0]
-        return min((cap for cap in caps if cap), default=1 << 30)
+        return min((cap for cap in caps if cap), default=NO_CAP)
 
 
 @lru_cache(maxsize=8)
@@ -52,4 +54,7 @@ def recipe(file: str, engine: str, gpu: str, model: str, precision: str, spec: s
             settings |= {name: value for name, value in rule.items() if name != "match"}
             break
     polls = tuple((int(least), int(steps)) for least, steps in settings.pop("poll_steps", [[1, 1]]))
-    return Recipe(**{**settings, "kv": Dtype(settings["kv"]), "poll_steps": polls})
+    expert = settings.pop("expert", None)
+    return Recipe(
+        **{**settings, "kv": Dtype(settings["kv"]), "poll_steps": polls, "expert": Dtype(expert) if expert else None}
+    )

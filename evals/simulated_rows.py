@@ -48,7 +48,7 @@ def amd_deployment(row: AmdRow) -> Deployment:
         gpu=platform(row.gpu).name,
         engine=engine,
         layout=row.layout,
-        precision=amd_predict.formats(row.precision, known.kv),
+        precision=amd_predict.formats(row.precision, known),
         kernels=Kernels(allreduce=known.allreduce),
         scheduler=scheduler,
         speculation=Speculation("mtp", known.draft_depth) if row.spec != "none" else Speculation(),

@@ -6,13 +6,15 @@ prefill (approximate mean value analysis, Schweitzer 1979):
 
     X = C / (R_p + H + R_d),    R_p = S·(1 + max(0, Q·(C - 1)/C - (P - 1))/P),    Q = X·R_p,    R_d = gaps·s(B)/L
 
-and X never exceeds P/S. No prefill step stalls a decode.
+and X never exceeds P/S. No prefill step stalls a decode. A run that starts in one burst and ends when its last answer
+does is not busy throughout: its throughput is X times the share of the clients that are (:func:`busy_share`).
 """
 
 from dataclasses import dataclass
 from math import ceil
 
 from predictor.analytic import ClosedLoop, mean_length
+from predictor.anchors.schedule import ClosedLoopRun, schedule
 from predictor.step.model import StepModel
 from predictor.types import StartMode, Workload
 
@@ -32,6 +34,21 @@ class SplitPools:
     handoff_ms: float
     serial_host_ms: float  # on the prefill step that admits a request
     latency_host_ms: float
+
+
+def busy_share(workload: Workload, clients: int) -> float:
+    """Share of the clients that are busy on average between a burst and the last answer, with steps of equal length.
+
+    >>> busy_share(Workload(1024, 1024, concurrency=16), 16)
+    1.0
+    """
+    if workload.start is not StartMode.BURST or workload.think_time_ms > 0.0:
+        return 1.0
+    run = ClosedLoopRun(
+        clients, 1, workload.osl_tokens, workload.length_range_frac, max(1, workload.requests_per_client)
+    )
+    plan = schedule(run)
+    return plan.mean_running / clients
 
 
 def split_loop(model: StepModel, workload: Workload, clients: float, pools: SplitPools) -> ClosedLoop:
@@ -82,5 +99,5 @@ def split_loop(model: StepModel, workload: Workload, clients: float, pools: Spli
         tpot_ms=decode_ms / gaps,
         ttft_ms=first_token_ms,
         e2e_ms=e2e,
-        requests_per_s=clients / (e2e + workload.think_time_ms) * 1000.0,
+        requests_per_s=clients / (e2e + workload.think_time_ms) * 1000.0 * busy_share(workload, max(1, round(clients))),
     )

@@ -17,6 +17,7 @@ from predictor.des.simulator import simulate
 from predictor.engines import Settings
 from predictor.errors import BadInput
 from predictor.step.build import PricedStep
+from predictor.step.model import DecodeLine, PrefillCurve, StepModel
 from predictor.types import Arrival, Deployment, Distribution, Layout, MemoryBreakdown, SchedulerSettings, Workload
 
 
@@ -96,8 +97,19 @@ def simulated(
 ) -> Served:
     """One scheduler (a replica, or one of its attention-DP ranks) simulated request by request, times their number.
 
-    Ranks and replicas get equal shares of the load, so they are alike and one stands for all.
+    Ranks and replicas get equal shares of the load, so they are alike and one stands for all. Ranks that step together
+    and whose prompts were measured over the replica are one scheduler, with the room of all: a prompt stalls them all.
     """
+    if step.prompts_over_replica and profile.dp_lockstep and deployment.layout.attn_dp > 1:
+        width = deployment.layout.attn_dp
+        step = replace(step, model=RanksTogether(step.model, width))
+        settings = replace(
+            settings,
+            token_budget=settings.token_budget * width,
+            chunk_size=settings.chunk_size * width,
+            max_running=settings.max_running * width,
+        )
+        deployment = replace(deployment, layout=replace(deployment.layout, attn_dp=1))
     ranks = deployment.layout.attn_dp
     schedulers = ranks * deployment.replicas
     share = workload.concurrency / schedulers
@@ -134,6 +146,29 @@ def simulated(
         extras=simulated_extras(result, step, workload, bare_step),
         result=result,
     )
+
+
+@dataclass(slots=True)
+class RanksTogether:
+    """Attention-DP ranks in lockstep as one scheduler: a replica's batch and context, spread evenly over its ranks."""
+
+    rank: StepModel
+    ranks: int
+
+    @property
+    def prefill(self) -> PrefillCurve:
+        """As measured over the replica."""
+        return self.rank.prefill
+
+    @property
+    def tokens_per_step(self) -> float:
+        """As of one rank."""
+        return self.rank.tokens_per_step
+
+    def decode_line(self, batch: int, context_tokens: float = 0.0) -> DecodeLine:
+        """The line of the fullest rank, in the replica's context."""
+        line = self.rank.decode_line(-(-batch // self.ranks), context_tokens / self.ranks)
+        return DecodeLine(line.intercept_ms, line.slope_ms_per_token / self.ranks, line.end_context_tokens * self.ranks)
 
 
 def draft_depth(deployment: Deployment) -> int:

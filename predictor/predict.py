@@ -5,9 +5,11 @@ otherwise), runs the closed form and says how all of that was done. It is pure: 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from predictor import analytic
+from predictor.anchors.pool import pool_memory
+from predictor.anchors.residual import residual_at
 from predictor.anchors.schema import Anchor
 from predictor.anchors.select import Selection, assess, half_width_sibling, select_anchor
 from predictor.cards import EngineProfile, ModelCard, Platform
@@ -17,13 +19,15 @@ from predictor.engines import Settings, effective_settings
 from predictor.errors import AnchorRefused, BadInput, DoesNotFit
 from predictor.load import Served, closed_form, covers, simulated
 from predictor.load_split import prefill_side, simulated_split, split_pools
-from predictor.memory import max_concurrency, memory
+from predictor.memory import max_concurrency
 from predictor.step.build import PricedStep, anchored_step
 from predictor.structure import check_deployment, check_workload
+from predictor.transfer.width import WidthLaw
 from predictor.types import (
     Arrival,
     Coverage,
     Deployment,
+    Distribution,
     Flag,
     MemoryBreakdown,
     Mode,
@@ -52,15 +56,18 @@ def predict(
     mode: Mode | None = None,
     anchor: Anchor | None = None,
     method: str = "auto",
+    law: WidthLaw = "combined",
 ) -> Prediction:
     """Predict ``deployment`` under ``workload``.
 
     ``mode`` None takes an anchor when one applies and kernel models otherwise; ``Mode.ANCHORED`` refuses to fall back;
     ``anchor`` forces that one. ``method`` is ``des`` (the simulator: distributions), ``analytic`` (the closed form:
     means) or ``auto``: the simulator where one scheduler stands for the deployment, the closed form for pipelines and
-    split pools. Raises BadInput, AnchorRefused or DoesNotFit.
+    split pools. ``law`` carries an anchor's decode steps to another width; the others are there to be compared. Raises
+    BadInput, AnchorRefused or DoesNotFit.
     """
-    return predict_and_keep(deployment, workload, catalogue, mode=mode, anchor=anchor, method=method)[0]
+    kept = predict_and_keep(deployment, workload, catalogue, mode=mode, anchor=anchor, method=method, law=law)
+    return kept[0]
 
 
 def predict_and_keep(
@@ -71,6 +78,7 @@ def predict_and_keep(
     mode: Mode | None = None,
     anchor: Anchor | None = None,
     method: str = "auto",
+    law: WidthLaw = "combined",
 ) -> tuple[Prediction, SimulationResult | None]:
     """As :func:`predict`, with the simulation request by request; None where the closed form answered."""
     check_workload(workload, catalogue.card)
@@ -80,7 +88,15 @@ def predict_and_keep(
     settings = effective_settings(
         catalogue.profile, deployment.engine_version, catalogue.platform, catalogue.card, deployment
     )
-    breakdown = memory(catalogue.card, catalogue.platform, deployment, settings)
+    selection, refused = chosen_anchor(deployment, workload, catalogue, mode, anchor)
+    breakdown = pool_memory(
+        deployment,
+        catalogue.card,
+        catalogue.platform,
+        catalogue.profile,
+        settings,
+        selection.anchor if selection is not None else None,
+    )
     tokens_per_request = workload.isl_tokens + workload.osl_tokens
     capacity = max_concurrency(breakdown, tokens_per_request, deployment.layout)
     if capacity < 1:
@@ -88,7 +104,7 @@ def predict_and_keep(
             f"{deployment.model} at {deployment.layout.label()} on {deployment.gpu}: the KV pool holds "
             f"{breakdown.kv_pool_tokens} tokens and one request needs {tokens_per_request}"
         )
-    step, selection, flags = step_for(deployment, workload, catalogue, settings, mode, anchor)
+    step, flags = priced_step(deployment, workload, catalogue, settings, mode, selection, refused, law)
     running_cap = settings.max_running * deployment.layout.attn_dp  # an engine caps each attention-DP rank
     cap = min(running_cap, capacity)
     load = workload.concurrency / deployment.replicas
@@ -107,11 +123,24 @@ def predict_and_keep(
     else:
         pools = None if side is None else split_pools(deployment, workload, side, cap, step)
         served = closed_form(deployment, workload, settings, cap, step, pools)
+    if selection is not None:
+        served = with_residual(served, selection.anchor, deployment, workload)
     prediction = _assemble(deployment, workload, breakdown, capacity, step, served, selection, flags)
     price = catalogue.platform.price_usd_per_gpu_h
     if price is not None:
         prediction.extras["usd_per_mtok"] = usd_per_mtok(price, prediction.output_tok_s_per_gpu)
     return prediction, served.result
+
+
+def chosen_anchor(
+    deployment: Deployment, workload: Workload, catalogue: Catalogue, mode: Mode | None, anchor: Anchor | None
+) -> tuple[Selection | None, Sequence[str]]:
+    """The anchor to price from, if any, and why others were refused."""
+    if anchor is not None:
+        return assess(anchor, deployment, workload), ()
+    if mode is Mode.SIMULATE:
+        return None, ()
+    return select_anchor(catalogue.anchors, deployment, workload)
 
 
 def step_for(
@@ -123,12 +152,22 @@ def step_for(
     anchor: Anchor | None,
 ) -> tuple[PricedStep, Selection | None, tuple[Flag, ...]]:
     """The step model with how it came about."""
-    selection: Selection | None = None
-    refused: Sequence[str] = ()
-    if anchor is not None:
-        selection = assess(anchor, deployment, workload)
-    elif mode is not Mode.SIMULATE:
-        selection, refused = select_anchor(catalogue.anchors, deployment, workload)
+    selection, refused = chosen_anchor(deployment, workload, catalogue, mode, anchor)
+    step, flags = priced_step(deployment, workload, catalogue, settings, mode, selection, refused)
+    return step, selection, flags
+
+
+def priced_step(
+    deployment: Deployment,
+    workload: Workload,
+    catalogue: Catalogue,
+    settings: Settings,
+    mode: Mode | None,
+    selection: Selection | None,
+    refused: Sequence[str],
+    law: WidthLaw = "combined",
+) -> tuple[PricedStep, tuple[Flag, ...]]:
+    """The step model from the chosen anchor, or from kernel models, and what to know of it."""
     if selection is not None:
         step = anchored_step(
             selection.anchor,
@@ -139,18 +178,50 @@ def step_for(
             catalogue.profile,
             settings,
             half_width_sibling(catalogue.anchors, selection.anchor),
+            law,
         )
         flags = (*selection.flags, *step.flags)
         if selection.coverage is Coverage.PROJECTED:
             flags = (Flag("projected", "no anchor covers this target: for ranking only"), *flags)
-        return step, selection, flags
+        return step, flags
     if mode is Mode.ANCHORED:
         why = "; ".join(refused[:3]) if refused else "there is none"
         raise AnchorRefused(f"no anchor for {deployment.model} on {deployment.gpu} with {deployment.engine}: {why}")
     from predictor.step.build_simulated import simulated_step  # kernel models load only where they are needed
 
     step = simulated_step(deployment, workload, catalogue.card, catalogue.platform, catalogue.profile, settings)
-    return step, None, (Flag("simulated", "no anchor was used: for ranking within one engine only"), *step.flags)
+    return step, (Flag("simulated", "no anchor was used: for ranking within one engine only"), *step.flags)
+
+
+def with_residual(served: Served, anchor: Anchor, deployment: Deployment, workload: Workload) -> Served:
+    """What the anchor's step model leaves of its own runs, carried to the target (:mod:`predictor.anchors.residual`).
+
+    A split's prompts and decodes do not share steps as the anchor's did, so nothing is carried to one.
+    """
+    sweep = anchor.sweep_for(workload.isl_tokens, workload.osl_tokens)
+    if not sweep.reproduced or deployment.prefill is not None:
+        return served
+    middle = (1.0 + workload.length_range_frac) / 2.0
+    shape = (round(workload.isl_tokens * middle), round(workload.osl_tokens * middle))
+    same = deployment.layout == anchor.signature.layout and shape == (sweep.prompt_tokens, sweep.output_tokens)
+    left = residual_at(sweep, workload.concurrency / deployment.replicas, moved=not same)
+    return replace(
+        served,
+        ttft_ms=scaled(served.ttft_ms, left.ttft),
+        tpot_ms=scaled(served.tpot_ms, left.tpot),
+        itl_ms=scaled(served.itl_ms, left.tpot),
+        e2e_ms=scaled(served.e2e_ms, 1.0 / left.rate),
+        requests_per_s=served.requests_per_s * left.rate,
+        extras={**served.extras, "anchor_tpot_ratio": left.tpot, "anchor_rate_ratio": left.rate},
+    )
+
+
+def scaled(times: Distribution, factor: float) -> Distribution:
+    """A distribution stretched by a factor."""
+    if factor == 1.0:
+        return times
+    p50, p90, p99 = (None if value is None else value * factor for value in (times.p50, times.p90, times.p99))
+    return Distribution(times.mean * factor, p50, p90, p99)
 
 
 def _assemble(

@@ -82,6 +82,16 @@ class DecodePoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reproduced:
+    """One run the steps were solved from: measured over predicted mean TPOT, mean TTFT and throughput."""
+
+    clients: Annotated[int, (">", 0)]
+    tpot_ratio: Annotated[float, (">", 0)]
+    ttft_ratio: Annotated[float | None, (">", 0)] = None
+    rate_ratio: Annotated[float | None, (">", 0)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeSweep:
     """Steps over batch sizes at one prompt length.
 
@@ -96,11 +106,16 @@ class DecodeSweep:
     points: Annotated[tuple[DecodePoint, ...], ("length >=", 1)]
     residual_pct: float | None = None
     determined: bool | None = None
+    reproduced: tuple[Reproduced, ...] = ()  # by rising load; what the step model leaves is carried to targets
+    held_requests: Annotated[int | None, (">", 0)] = None  # ran at once in a measured run, so the KV pool holds them
 
     def __post_init__(self) -> None:
         batches = [point.batch for point in self.points]
         if batches != sorted(set(batches)):
             raise BadInput(f"points: batches must rise strictly, got {batches}")
+        loads = [run.clients for run in self.reproduced]
+        if loads != sorted(set(loads)):
+            raise BadInput(f"reproduced: loads must rise strictly, got {loads}")
 
     @property
     def context_tokens(self) -> float:
@@ -118,12 +133,18 @@ class PrefillPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillSweep:
-    """``T(n) = fixed_ms + per_token_ms·n + per_token2_ms·n²`` and the points it was fitted on."""
+    """``T(n) = fixed_ms + per_token_ms·n + per_token2_ms·n²`` and the points it was fitted on.
+
+    ``per_request_ms`` is paid once a prompt, ``mixed_fixed_ms`` by a step that decodes and prefills; both are told by
+    served runs only.
+    """
 
     points: Annotated[tuple[PrefillPoint, ...], ("length >=", 1)]
     fixed_ms: Annotated[float, (">=", 0)]
     per_token_ms: Annotated[float, (">", 0)]
     per_token2_ms: Annotated[float, (">=", 0)] = 0.0
+    per_request_ms: Annotated[float, (">=", 0)] = 0.0
+    mixed_fixed_ms: Annotated[float, (">=", 0)] = 0.0
     rms_residual_ms: float | None = None
 
 
@@ -214,12 +235,17 @@ class Anchor:
         """Smallest measured batch over all sweeps."""
         return min(sweep.points[0].batch for sweep in self.decode)
 
-    def sweep_for(self, prompt_tokens: int) -> DecodeSweep:
-        """The sweep measured nearest in prompt length (in ratio); the shorter one on a tie."""
+    def sweep_for(self, prompt_tokens: int, output_tokens: int | None = None) -> DecodeSweep:
+        """The sweep measured nearest in prompt length (in ratio), then in answer length; the shorter one on a tie."""
+
+        def apart(one: int, other: int) -> float:
+            return max(one, other) / min(one, other)
+
         return min(
             self.decode,
             key=lambda sweep: (
-                max(sweep.prompt_tokens, prompt_tokens) / min(sweep.prompt_tokens, prompt_tokens),
+                apart(sweep.prompt_tokens, prompt_tokens),
+                apart(sweep.output_tokens, output_tokens) if output_tokens else 1.0,
                 sweep.prompt_tokens,
             ),
         )

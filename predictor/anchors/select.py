@@ -128,7 +128,7 @@ def assess(anchor: Anchor, deployment: Deployment, workload: Workload) -> Select
         )
     elif per_rank > anchor.max_batch:
         flags.append(Flag("load_extrapolated", f"{per_rank:.0f} requests a replica; measured up to {anchor.max_batch}"))
-    sweep = anchor.sweep_for(workload.isl_tokens)
+    sweep = anchor.sweep_for(workload.isl_tokens, workload.osl_tokens)
     ratio = max(sweep.prompt_tokens, workload.isl_tokens) / min(sweep.prompt_tokens, workload.isl_tokens)
     if ratio > CONTEXT_FACTOR:
         flags.append(
@@ -172,7 +172,7 @@ def _distance(selection: Selection, deployment: Deployment, workload: Workload) 
     """Nearest first: covering, same kernels, same build, layout, prompt length; the name breaks ties."""
     anchor = selection.anchor
     signature, layout = anchor.signature, deployment.layout
-    sweep = anchor.sweep_for(workload.isl_tokens)
+    sweep = anchor.sweep_for(workload.isl_tokens, workload.osl_tokens)
     return (
         0.0 if selection.coverage is Coverage.COVERED else 1.0,
         float(len(kernel_differences(anchor, deployment))),

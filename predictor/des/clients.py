@@ -40,12 +40,17 @@ def check_acceptance(acceptance: tuple[float, ...], model: StepModel, rules: Sch
 
 
 def stagger_ms(model: StepModel, workload: Workload) -> float:
-    """Time between the first requests of staggered clients: one request's undisturbed life over the clients."""
-    clients = workload.concurrency
+    """Time between the first requests of staggered clients: a request's life among the others, over the clients.
+
+    In that life every other client prefills once. Without their prompts in it the clients would come faster than they
+    can be served, and the start would be the burst that staggering avoids.
+    """
+    clients, curve = workload.concurrency, model.prefill
     context = clients * (workload.isl_tokens + workload.osl_tokens / 2)
     step_ms = model.decode_line(clients, context).at(context)
     steps = (workload.osl_tokens - 1) / model.tokens_per_step
-    return (model.prefill.prompt_ms(workload.isl_tokens) + steps * step_ms) / clients
+    others_ms = (clients - 1) * (curve.chunk_ms(workload.isl_tokens) + curve.per_request_ms + curve.mixed_fixed_ms)
+    return (curve.prompt_ms(workload.isl_tokens) + others_ms + steps * step_ms) / clients
 
 
 class ClosedLoop:

@@ -28,7 +28,7 @@ from predictor.transfer.context import KernelContext
 from predictor.transfer.prefill import move_prefill
 from predictor.transfer.sibling import move_decode_measured, serial_parallel_prefill
 from predictor.transfer.terms import step_terms
-from predictor.transfer.width import move_decode, refine_decode
+from predictor.transfer.width import WidthLaw, expert_slowness, move_decode, refine_decode
 from predictor.types import Deployment, Flag, Layout, Speculation, Workload
 
 
@@ -36,7 +36,8 @@ from predictor.types import Deployment, Flag, Layout, Speculation, Workload
 class PricedStep:
     """A step model of one replica with what a prediction reports about it.
 
-    Under attention DP ``model`` prices a batch and a context of one rank.
+    Under attention DP ``model`` prices a batch and a context of one rank. ``prompts_over_replica``: a prompt token is
+    priced as the whole replica's, as a measured one is, and holds up every rank.
     """
 
     model: StepModel
@@ -45,6 +46,7 @@ class PricedStep:
     breakdown_ms: dict[str, float]
     prefill_breakdown_ms: dict[str, float]
     flags: tuple[Flag, ...]
+    prompts_over_replica: bool = False
 
 
 def rank_batch(workload: Workload, deployment: Deployment) -> int:
@@ -86,24 +88,30 @@ def anchored_step(
     profile: EngineProfile,
     settings: Settings,
     sibling: Anchor | None = None,
+    law: WidthLaw = "combined",
 ) -> PricedStep:
     """Move an anchor to a deployment's layout, context, kernels and stages.
 
     A ``sibling`` harvested at half the anchor's width says how the width law errs over a doubling, for wider targets.
     """
     layout = replace(deployment.layout, pp=1, nodes=1)
-    sweep = anchor.sweep_for(workload.isl_tokens)
+    sweep = anchor.sweep_for(workload.isl_tokens, workload.osl_tokens)
     source = kernel_context(anchor, sweep, card, platform, profile)
     target = replace(source, layout=layout)
-    curve = moved_curve(anchor, sweep, source, target, deployment.layout.pp)
+    if served_by_terms(sweep, deployment.layout.pp):
+        target = replace(target, context_tokens=mean_context(workload))
+    curve = moved_curve(anchor, sweep, source, target, deployment.layout.pp, law)
     prefill_side = replace(source, layout=deployment.prefill.layout if deployment.prefill else layout)
     prefill = move_prefill(prefill_curve(anchor), source, prefill_side)
     flags: tuple[Flag, ...] = ()
     if sibling is not None and target.gpus > source.gpus and target.layout.attn_dp == 1:
-        half_sweep = sibling.sweep_for(workload.isl_tokens)
+        half_sweep = sibling.sweep_for(workload.isl_tokens, workload.osl_tokens)
         half = kernel_context(sibling, half_sweep, card, platform, profile)
         half_curve = measured_curve(sibling, half_sweep)
-        curve = move_decode_measured(measured_curve(anchor, sweep), source, target, half_curve, half)
+        slowness = pooled_slowness(anchor, source), pooled_slowness(sibling, half)
+        curve = move_decode_measured(
+            measured_curve(anchor, sweep), source, target, half_curve, half, law, slowness=slowness
+        )
         if len({point.tokens for point in anchor.prefill.points}) == 1 and deployment.prefill is None:
             prefill = serial_parallel_prefill(prefill_curve(anchor), prefill_curve(sibling), source.gpus, target.gpus)
         measured = f"from {half.layout.label()} to {source.layout.label()} by {sibling.name}"
@@ -125,7 +133,7 @@ def anchored_step(
     terms = pipeline_terms(profile, platform, card, deployment.layout, batch, running)
     model = AnchoredStepModel(
         curve=curve,
-        context_slope_ms=moved_slope_ms(anchor, sweep, source, target, batch),
+        context_slope_ms=moved_slope_ms(anchor, sweep, source, target, batch, deployment.layout.pp),
         prefill=prefill,
         capture_sizes=anchor.signature.capture_sizes or settings.capture_sizes,
         tokens_per_step=tokens_per_step,
@@ -136,26 +144,51 @@ def anchored_step(
     return PricedStep(
         model=model,
         hop_ms=terms.hops_ms if terms else 0.0,
-        host_ms=anchor.host.per_request_ms + anchor.host.per_prompt_token_us * workload.isl_tokens / 1000.0,
+        host_ms=host_time_ms(anchor, workload, source, target),
         breakdown_ms=anchored_breakdown(model, target, batch, context),
         prefill_breakdown_ms={"fixed": prefill.fixed_ms, "prompt": prefill.chunk_ms(workload.isl_tokens)},
         flags=(*flags, *(terms.costs.flags if terms else ())),
+        prompts_over_replica=True,
     )
 
 
-def moved_curve(
-    anchor: Anchor, sweep: DecodeSweep, source: KernelContext, target: KernelContext, stages: int
-) -> DecodeCurve:
-    """A sweep at the target's layout.
+def host_time_ms(anchor: Anchor, workload: Workload, source: KernelContext, target: KernelContext) -> float:
+    """Host time of a request at the target, ms."""
+    host = anchor.host.per_request_ms + anchor.host.per_prompt_token_us * workload.isl_tokens / 1000.0
+    exponent: float = default_constants(source.platform).host_exponent
+    return float(host * (source.gpus / target.gpus) ** exponent)
 
-    Served loads lie far apart, and distinct experts and cache bytes bend a step between them: at its own layout a
-    served sweep is filled in by those terms. A harvested one is interpolated as measured, and so is one under Eq. 4,
-    whose constants were found on lines in log batch (paper B.1).
+
+def pooled_slowness(anchor: Anchor, side: KernelContext) -> float:
+    """How slowly experts are read, told by all sweeps of an anchor together."""
+    return expert_slowness(
+        [(measured_curve(anchor, s), replace(side, context_tokens=s.context_tokens)) for s in anchor.decode]
+    )
+
+
+def served_by_terms(sweep: DecodeSweep, stages: int) -> bool:
+    """Whether a sweep is read by the terms of its layout between its loads, and to other contexts.
+
+    Served loads lie far apart, and distinct experts and cache bytes bend a step between them. A harvested sweep is read
+    as measured, and so is one under Eq. 4, whose constants were found on lines in log batch (paper B.1).
     """
-    curve = measured_curve(anchor, sweep)
-    if source == target and sweep.kind == "served" and stages == 1:
-        return refine_decode(curve, source)
-    return move_decode(curve, source, target)
+    return sweep.kind == "served" and stages == 1
+
+
+def mean_context(workload: Workload) -> float:
+    """Mean context of a sequence in decode: its prompt and half of its answer, in whole tokens, as sweeps have it."""
+    middle = (1.0 + workload.length_range_frac) / 2.0
+    return round(workload.isl_tokens * middle) + round(workload.osl_tokens * middle) / 2.0
+
+
+def moved_curve(
+    anchor: Anchor, sweep: DecodeSweep, source: KernelContext, target: KernelContext, stages: int, law: WidthLaw
+) -> DecodeCurve:
+    """A sweep at the target's layout and context."""
+    curve, slowness = measured_curve(anchor, sweep), pooled_slowness(anchor, source)
+    if source == target and served_by_terms(sweep, stages):
+        return refine_decode(curve, source, slowness=slowness)
+    return move_decode(curve, source, target, law, slowness=slowness)
 
 
 def kernel_context(
@@ -183,12 +216,12 @@ def measured_curve(anchor: Anchor, sweep: DecodeSweep) -> DecodeCurve:
         tuple(point.batch for point in sweep.points),
         tuple(point.step_ms for point in sweep.points),
         sweep.context_tokens,
-        anchor.prefill.per_token_ms,
+        anchor.prefill.per_token_ms * anchor.tokens_per_step,
     )
 
 
 def moved_slope_ms(
-    anchor: Anchor, sweep: DecodeSweep, source: KernelContext, target: KernelContext, batch: int
+    anchor: Anchor, sweep: DecodeSweep, source: KernelContext, target: KernelContext, batch: int, stages: int
 ) -> float:
     """Cost of one more token of one rank's context at the target: measured where two sweeps tell, else by bytes.
 
@@ -197,7 +230,7 @@ def moved_slope_ms(
     constants = default_constants(source.platform)
     ranks = target.layout.attn_dp
     there = step_terms(target, float(batch * ranks), constants).kv_ms
-    measured = context_slope_ms(anchor, sweep, batch)
+    measured = None if served_by_terms(sweep, stages) else context_slope_ms(anchor, sweep, batch)
     if measured is None:
         longer = replace(target, context_tokens=2.0 * target.context_tokens)
         rise_ms = step_terms(longer, float(batch * ranks), constants).kv_ms - there
@@ -226,6 +259,13 @@ def anchored_breakdown(
 
 
 def prefill_curve(anchor: Anchor) -> PrefillCurve:
-    """The anchor's prefill fit; in a mixed step the decode part pays the launches, so no fixed part is added."""
+    """The anchor's prefill fit; in a mixed step the decode part pays the launches, so no fixed part is added unless
+    served runs told one."""
     fit = anchor.prefill
-    return PrefillCurve(fit.fixed_ms, fit.per_token_ms, fit.per_token2_ms, mixed_fixed_ms=0.0)
+    return PrefillCurve(
+        fit.fixed_ms,
+        fit.per_token_ms,
+        fit.per_token2_ms,
+        mixed_fixed_ms=fit.mixed_fixed_ms,
+        per_request_ms=fit.per_request_ms,
+    )

@@ -14,7 +14,8 @@ class TransferConstants:
     not tell, and how strongly. ``growth_exponent``: what no term explains of the growth with batch goes with (w/w')^e.
     ``fixed_min_frac``: least share of the lightest step that is fixed cost. ``sync_kernels``: kernel occupancies that
     an all-reduce added to a step costs beyond its α + m/B, since it waits for the slowest rank. ``simulated_weight``:
-    weight of the simulated ratio in the geometric mean with the moved terms. ``prefill_simulated``: prompts move by
+    weight of the simulated ratio in the geometric mean with the moved terms. ``host_exponent``: host time of a request
+    goes with (w/w')^e. ``prefill_simulated``: prompts move by
     the simulated ratio, else by all-reduces and width, where ``prefill_allreduce_gb_s`` is what long messages reach by
     group size, (gpus, GB/s) rising.
     """
@@ -26,6 +27,7 @@ class TransferConstants:
     fixed_min_frac: float
     sync_kernels: float
     simulated_weight: float
+    host_exponent: float
     prefill_simulated: bool
     prefill_allreduce_gb_s: tuple[tuple[int, float], ...]
 
@@ -43,6 +45,7 @@ AMD = TransferConstants(
     sync_kernels=1.0,
     # No public kernel table covers CDNA, so simulated ratios rest on assumed efficiencies there.
     simulated_weight=0.0,
+    host_exponent=0.3,  # no public AMD run records TTFT by width; as on NVIDIA
     prefill_simulated=False,
     # Solved from GLM's published prefill speed-ups on MI355X with SGLang, 1.8 from TP2 to TP4 and 1.32 from TP4 to TP8
     # (arXiv 2611.04032 App. E), and the 94 us a token of its public TP2 ladder, two and four GPUs in the proportion
@@ -60,6 +63,9 @@ NVIDIA = TransferConstants(
     sync_kernels=1.0,
     # Kernel models of simulate mode are set on public Hopper and Blackwell tables: an estimate as good as the terms.
     simulated_weight=0.5,
+    # Part of a request's host time that goes with width: at a light load it cannot be told from prompt work of small
+    # chunks, which does (set in the closed-form study of the public NVIDIA corpus).
+    host_exponent=0.3,
     prefill_simulated=True,
     prefill_allreduce_gb_s=(),
 )

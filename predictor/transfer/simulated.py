@@ -61,7 +61,7 @@ def simulated_token_ms(side: KernelContext) -> float:
 # Prompt work that a rank does for its own tokens alone; what is left is shared by the group.
 _RANK_TERMS = ("elementwise", "quant", "gemm", "router")
 # Engines whose attention-DP ranks schedule prompts each for itself (vLLM). SGLang's delayer and ATOM line them up.
-_UNCOORDINATED = ("vllm",)
+_UNCOORDINATED = ("vLLM",)
 
 
 def lone_rank_factor(side: KernelContext) -> float:
