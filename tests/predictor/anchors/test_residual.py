@@ -21,7 +21,7 @@ from inferasim import (
 )
 from predictor.anchors.pool import pool_factor, shown_tokens
 from predictor.anchors.residual import MeasuredRun, log_interpolate, residual_at, with_reproduced
-from predictor.anchors.schema import checked
+from predictor.anchors.schema import Reproduced, checked
 from predictor.engines import effective_settings
 from predictor.memory import memory
 
@@ -95,9 +95,8 @@ def test_a_wider_target_gets_the_tpot_and_rate_misfit_whole_and_the_ttft_misfit_
 
 @given(st.floats(1.0, 4096.0))
 def test_residuals_stay_between_those_of_the_runs(clients: float) -> None:
-    sweep = (
-        anchor().decode[0].model_copy(update={"reproduced": reproduced({1: 0.8, 8: 1.1, 64: 1.4}).decode[0].reproduced})
-    )
+    runs = tuple(Reproduced(clients=c, tpot_ratio=f) for c, f in ((1, 0.8), (8, 1.1), (64, 1.4)))
+    sweep = replace(anchor().decode[0], reproduced=runs)
     assert 0.8 - 1e-9 <= residual_at(sweep, clients, moved=False).tpot <= 1.4 + 1e-9
 
 
