@@ -11,6 +11,7 @@ from predictor.types import (
     Deployment,
     Distribution,
     Dtype,
+    Intervals,
     Kernels,
     Layout,
     Precision,
@@ -150,7 +151,18 @@ def prediction_json(prediction: Prediction) -> dict[str, Any]:
         "step_ms": dict(prediction.step_ms),
         "prefill_step_ms": dict(prediction.prefill_step_ms),
         "extras": dict(prediction.extras),
-        "interval_80_pct": prediction.interval_80_pct,
+        "interval_80": None if prediction.interval_80 is None else interval_json(prediction.interval_80),
+    }
+
+
+def interval_json(found: Intervals) -> dict[str, Any]:
+    """80% intervals by metric, the kind of transfer they were calibrated on, or why there are none."""
+    return {
+        "kind": found.kind or None,
+        "outside": found.outside or None,
+        "rows": found.rows,
+        "stacks": found.stacks,
+        "bounds": {name: list(bounds) for name, bounds in found.bounds.items()},
     }
 
 

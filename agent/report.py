@@ -9,6 +9,7 @@ from agent.cli.output import facts, note, table
 def show_prediction(answer: Mapping[str, Any], title: str = "Prediction") -> None:
     """One prediction: figures, how they were made, memory and the step by term."""
     facts(title, [*how(answer), *figures(answer)])
+    show_intervals(answer["interval_80"])
     memory = answer["memory"]
     gib = 2.0**30
     facts(
@@ -23,6 +24,33 @@ def show_prediction(answer: Mapping[str, Any], title: str = "Prediction") -> Non
         facts("Decode step by term, ms", steps)
     for flag in answer["flags"]:
         note(f"note: {flag['message']}")
+
+
+INTERVAL_NAMES = {
+    "ttft_ms": "TTFT mean, ms",
+    "tpot_ms": "TPOT mean, ms",
+    "e2e_ms": "E2E mean, ms",
+    "interactivity_tok_s_user": "interactivity, tok/s/user",
+    "output_tok_s_per_gpu": "output tok/s per GPU",
+    "total_tok_s": "total tok/s",
+}
+
+
+def show_intervals(found: Mapping[str, Any] | None) -> None:
+    """The 80% interval of each mean with what it was calibrated on, or why there is none."""
+    if found is None:
+        return
+    if found["outside"]:
+        note(f"note: no 80% interval: {found['outside']}")
+        return
+    told = [
+        (label, f"{_figure(found['bounds'][name][0])} to {_figure(found['bounds'][name][1])}")
+        for name, label in INTERVAL_NAMES.items()
+        if name in found["bounds"]
+    ]
+    absent = [] if "ttft_ms" in found["bounds"] else [("TTFT mean, ms", "not calibrated for this kind")]
+    where = f"{found['kind']}: {found['rows']} measured runs of {found['stacks']} stacks"
+    facts(f"80% of measured runs lay within ({where})", [*told, *absent])
 
 
 def how(answer: Mapping[str, Any]) -> list[tuple[str, object]]:

@@ -77,7 +77,7 @@ class Verification:
 def compare(prediction: Prediction, run: BenchRun) -> tuple[Compared, ...]:
     """Every statistic both sides have, and the throughputs."""
     rows: list[Compared] = []
-    bounds = prediction.interval_80_pct
+    bounds = {} if prediction.interval_80 is None else prediction.interval_80.bounds
     pairs: tuple[tuple[str, Distribution, Latency], ...] = (
         ("ttft_ms", prediction.ttft_ms, run.ttft),
         ("tpot_ms", prediction.tpot_ms, run.tpot),
@@ -87,20 +87,22 @@ def compare(prediction: Prediction, run: BenchRun) -> tuple[Compared, ...]:
         for statistic in STATISTICS:
             ours, theirs = getattr(predicted, statistic), getattr(measured, statistic)
             if ours is not None and theirs:
-                inside = None
-                if bounds is not None and name == "tpot_ms" and statistic == "mean":
-                    low, high = (ours * (1.0 + bound / 100.0) for bound in bounds)
-                    inside = low <= theirs <= high
+                inside = _within(bounds.get(name), theirs) if statistic == "mean" else None
                 rows.append(Compared(f"{name}.{statistic}", ours, theirs, inside))
     for name, value, measured_value in (
         ("output_tok_s", prediction.output_tok_s, run.output_tok_s),
         ("total_tok_s", prediction.total_tok_s, run.total_tok_s),
     ):
         if measured_value:
-            rows.append(Compared(name, value, measured_value))
+            rows.append(Compared(name, value, measured_value, _within(bounds.get(name), measured_value)))
     if not rows:
         raise BadInput(f"{run.origin}: holds no figure that a prediction has")
     return tuple(rows)
+
+
+def _within(bounds: tuple[float, float] | None, measured: float) -> bool | None:
+    """Whether a measured mean lies in its interval; None without one."""
+    return None if bounds is None else bounds[0] <= measured <= bounds[1]
 
 
 def explain_gap(prediction: Prediction, run: BenchRun, probes: Probes = Probes()) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import Any, get_args
 from evals.amd_predict import AmdPredictor, solve_all
 from evals.amd_rows import AmdRow, Assignment, assign, campaign_anchors, cleaning_counts, load_rows
 from evals.corpus import data_dir, parser, run
+from evals.markdown import add_option, with_markdown
 from evals.p3 import score_p3
 from evals.scoring import Option, PairScore, Scored, breakdown, frontier, pair_score, spearman, summary
 from inferasim import InferaSimError, Prediction
@@ -254,7 +255,8 @@ def main() -> int:
     arguments.add_argument("--protocol", choices=("P1", "P2", "P3"), default="P2")
     arguments.add_argument("--extra", metavar="FILE", help="more rows of the same format, scored as targets only")
     arguments.add_argument("--law", choices=LAWS, default="combined")
-    return run(evaluate, arguments)
+    add_option(arguments)
+    return run(with_markdown(evaluate, "amd"), arguments)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from evals.corpus import data_dir, parser, run
+from evals.markdown import add_option, with_markdown
 from evals.nvidia_predict import NvidiaPredictor, card_of, solve_all
 from evals.nvidia_rows import (
     RIVAL_FILE,
@@ -300,7 +301,8 @@ def main() -> int:
     arguments.add_argument("--protocol", choices=("P1", "P2", "P3"), default="P2")
     arguments.add_argument("--extra", metavar="FILE", help="more rows of the package's format, scored as targets only")
     arguments.add_argument("--law", choices=get_args(WidthLaw), default="combined")
-    return run(evaluate, arguments)
+    add_option(arguments)
+    return run(with_markdown(evaluate, "nvidia"), arguments)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from predictor.cost import usd_per_mtok
 from predictor.des.metrics import SimulationResult
 from predictor.engines import Settings, effective_settings
 from predictor.errors import AnchorRefused, BadInput, DoesNotFit
+from predictor.intervals import Metric, Transfer, calibrated_widths, intervals, transfer_of
 from predictor.load import Served, closed_form, covers, simulated
 from predictor.load_split import prefill_side, simulated_split, split_pools
 from predictor.memory import max_concurrency
@@ -129,7 +130,23 @@ def predict_and_keep(
     price = catalogue.platform.price_usd_per_gpu_h
     if price is not None:
         prediction.extras["usd_per_mtok"] = usd_per_mtok(price, prediction.output_tok_s_per_gpu)
-    return prediction, served.result
+    transfer = transfer_of(selection, deployment, workload, catalogue.platform)
+    return with_intervals(prediction, transfer), served.result
+
+
+def with_intervals(prediction: Prediction, transfer: Transfer) -> Prediction:
+    """A prediction with its 80% intervals; in a closed loop E2E is clients over rate, so it has the rate's width."""
+    means: dict[str, tuple[Metric, float]] = {
+        "ttft_ms": ("ttft", prediction.ttft_ms.mean),
+        "tpot_ms": ("tpot", prediction.tpot_ms.mean),
+        "interactivity_tok_s_user": ("tpot", prediction.interactivity_tok_s_user),
+        "e2e_ms": ("throughput", prediction.e2e_ms.mean),
+        "output_tok_s": ("throughput", prediction.output_tok_s),
+        "total_tok_s": ("throughput", prediction.total_tok_s),
+        "output_tok_s_per_gpu": ("throughput", prediction.output_tok_s_per_gpu),
+        "total_tok_s_per_gpu": ("throughput", prediction.total_tok_s_per_gpu),
+    }
+    return replace(prediction, interval_80=intervals(transfer, means, calibrated_widths()))
 
 
 def chosen_anchor(

@@ -241,6 +241,20 @@ class MemoryBreakdown:
 
 
 @dataclass(frozen=True, slots=True)
+class Intervals:
+    """80% intervals of a prediction's means by name, and the kind they were calibrated on; or why there is none.
+
+    ``rows`` measured runs of ``stacks`` stacks (GPU, engine, model, precision, drafter) stand behind the kind.
+    """
+
+    kind: str = ""
+    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
+    outside: str = ""
+    rows: int = 0
+    stacks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """What one deployment does under one workload, how that was found, and how far to trust it."""
 
@@ -262,7 +276,7 @@ class Prediction:
     prefill_step_ms: dict[str, float] = field(default_factory=dict)
     extras: dict[str, float] = field(default_factory=dict)  # named metrics that only some methods yield
     method: str = "analytic"  # analytic or des
-    interval_80_pct: tuple[float, float] | None = None
+    interval_80: Intervals | None = None
 
     @property
     def total_tok_s_per_gpu(self) -> float:

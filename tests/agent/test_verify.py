@@ -23,7 +23,7 @@ from predictor.errors import BadFile
 from predictor.predict import Catalogue, predict
 from predictor.profiles.loader import engine_profile, model_card, platform
 from predictor.step.model import PrefillCurve, TableStepModel
-from predictor.types import Deployment, Prediction, SchedulerSettings, Workload
+from predictor.types import Deployment, Intervals, Prediction, SchedulerSettings, Workload
 from tests.agent.fake_engine import FakeEngine
 
 WORKLOAD = Workload(1024, 256, 16, length_range_frac=0.8)
@@ -115,9 +115,10 @@ def test_without_a_prompt_alone_the_ttft_is_not_explained() -> None:
 
 
 def test_the_interval_says_whether_it_holds() -> None:
-    inside = replace(PREDICTED, interval_80_pct=(-10.0, 10.0))
+    tpot_ms = PREDICTED.tpot_ms.mean
+    inside = replace(PREDICTED, interval_80=Intervals("same width", {"tpot_ms": (0.9 * tpot_ms, 1.1 * tpot_ms)}))
     (one,) = [one for one in compare(inside, measured(table(1.05))) if one.inside is not None]
-    assert one.inside is True
+    assert (one.name, one.inside) == ("tpot_ms.mean", True)
     (one,) = [one for one in compare(inside, measured(table(1.4))) if one.inside is not None]
     assert one.inside is False
 
