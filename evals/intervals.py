@@ -27,11 +27,11 @@ from evals.conformal import (
 )
 from evals.corpus import data_dir, parser, run
 from evals.interval_rows import every_residual
-from predictor.intervals import KindWidths, calibrated_widths
+from predictor.intervals import KindWidths, Metric, calibrated_widths
 
 SHUFFLES = 20
 TARGET_PCT = (76.0, 84.0)
-METRICS = ("tpot", "ttft", "throughput")
+METRICS: tuple[Metric, ...] = ("tpot", "ttft", "throughput")
 COMMAND = "python -m evals.intervals --write predictor/profiles/intervals.toml"
 SOURCE = (
     "residuals of InferaSim on public served runs: InferenceX on MI300X, MI325X and MI355X (dump of 2026-07-20) and "

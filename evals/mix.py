@@ -115,7 +115,7 @@ def as_row(choice: RunChoice, number: int) -> dict[str, Any]:
 
 def each_run(row: Row) -> Hashable:
     """Every run is a choice of its own, as in the paper."""
-    return row["i"]
+    return int(row["i"])
 
 
 @dataclass(frozen=True, slots=True)

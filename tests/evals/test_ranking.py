@@ -41,11 +41,16 @@ def test_a_set_needs_a_choice_and_a_prediction() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "in_one_stack", "over_engines"),
-    [("engine", "sglang", 2, 1), ("spec", "mtp", 2, 1), ("precision", "fp4", 2, 2), ("clients", 32, 2, 2)],
+    ("changed", "in_one_stack", "over_engines"),
+    [
+        (replace(BASE, engine="sglang"), 2, 1),
+        (replace(BASE, spec="mtp"), 2, 1),
+        (replace(BASE, precision="fp4"), 2, 2),
+        (replace(BASE, clients=32), 2, 2),
+    ],
 )
-def test_what_a_set_shares(field: str, value: object, in_one_stack: int, over_engines: int) -> None:
-    other = [replace(c, **{field: value}) for c in SET]
+def test_what_a_set_shares(changed: Candidate, in_one_stack: int, over_engines: int) -> None:
+    other = [changed, replace(changed, name="other")]
     assert len(choice_sets([*SET, *other], one_stack)) == in_one_stack
     assert len(choice_sets([*SET, *other], any_engine)) == over_engines
 
