@@ -4,9 +4,9 @@ Targets come with a prediction; anchor rows take part with their measured value,
 Throughput is total tokens a second where it was recorded (AMD), else the proxy C·OSL/(TTFT + OSL·TPOT) (NVIDIA).
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from evals import corpus_amd, corpus_nvidia
@@ -71,17 +71,17 @@ class CorpusScore:
 
     scored: tuple[Scored, ...]
     anchors: tuple[Scored, ...]
+    refused: dict[str, int] = field(default_factory=dict)  # targets the product would not price, by kind of refusal
 
 
 def amd_score(corpus: Path, protocol: str = "P2") -> CorpusScore:
     """The AMD corpus: clean targets predicted from rule A2's anchors."""
     rows = load_amd(corpus)
     assignments = assign_amd(rows, protocol)
-    predictor = solve_amd(campaign_anchors(rows, protocol))
-    scored = corpus_amd.score(assignments, predictor)
-    return CorpusScore(
-        tuple(scored), tuple(_as_measured_amd(a.row) for a in assignments if a.kind == "anchor" and not a.row.bad)
-    )
+    refused: Counter[str] = Counter()
+    scored = corpus_amd.score(assignments, solve_amd(campaign_anchors(rows, protocol)), refused)
+    anchors = tuple(_as_measured_amd(a.row) for a in assignments if a.kind == "anchor" and not a.row.bad)
+    return CorpusScore(tuple(scored), anchors, dict(refused))
 
 
 def nvidia_score(corpus: Path, protocol: str = "P2") -> CorpusScore:
@@ -89,9 +89,10 @@ def nvidia_score(corpus: Path, protocol: str = "P2") -> CorpusScore:
     rows, lines = load_nvidia(corpus)
     assignments = assign_nvidia(rows, lines, protocol)
     ladders = ladder_rows(assignments)
-    scored = corpus_nvidia.score(assignments, solve_nvidia(ladders))
+    refused: Counter[str] = Counter()
+    scored = corpus_nvidia.score(assignments, solve_nvidia(ladders), refused)
     anchors = [row for ladder in ladders.values() for row in ladder if row.clean and not row.split]
-    return CorpusScore(tuple(scored), tuple(_as_measured_nvidia(row) for row in anchors))
+    return CorpusScore(tuple(scored), tuple(_as_measured_nvidia(row) for row in anchors), dict(refused))
 
 
 def _as_measured_amd(row: AmdRow) -> Scored:

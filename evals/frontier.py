@@ -54,7 +54,8 @@ def _counted(told: Sequence[Decision]) -> dict[str, int]:
 
 def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     """The whole report."""
-    every = candidates(amd_score(data_dir(args.corpus)), amd_candidate)
+    score = amd_score(data_dir(args.corpus))
+    every = candidates(score, amd_candidate)
     targets = [c for c in every if c.is_prediction]
     print(f"{len(targets)} targets, {len(every) - len(targets)} anchor rows", file=sys.stderr)
     return {
@@ -62,6 +63,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
         "tier_decisions": tier_decisions(every),
         "colocated": score_charts([c for c in every if not c.split]),
         "anchors_left_out": {**score_charts(targets), "tier_decisions": tier_decisions(targets)},
+        "refused": score.refused,
         "paper": PAPER,
     }
 

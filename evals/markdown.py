@@ -116,13 +116,10 @@ def worst(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return table((*plain, "flags", "decode step, ms"), body)
 
 
-def _larger_first(item: tuple[str, int]) -> int:
-    return -item[1]
-
-
 def counts(title: str, found: Mapping[str, int]) -> list[str]:
     """Names and numbers, largest first."""
-    return [f"## {title}", "", *table(("reason", "rows"), sorted(found.items(), key=_larger_first))]
+    largest_first = sorted(found.items(), key=lambda item: -item[1])
+    return [f"## {title}", "", *table(("reason", "rows"), largest_first)]
 
 
 GROUPS = ("colocated", "colocated_core", "colocated_other_build", "ttft_agrees_over_shapes", "wider_tp", "two_widths",

@@ -12,18 +12,23 @@ from predictor.errors import InferaSimError
 
 
 def score_p3(rows: Sequence[AmdRow]) -> dict[str, Any]:
-    """Median errors over the other loads of every clean colocated ladder.
+    """Median errors over the other loads of every clean colocated ladder."""
+    ladders = p3_ladders([row for row in rows if not row.extra])
+    refused: Counter[str] = Counter()
+    scored = p3_scored(ladders, refused)
+    return {"ladders": len(ladders), **summary(scored), "refused": dict(refused)}
+
+
+def p3_scored(ladders: Sequence[LadderRows], refused: Counter[str]) -> list[Scored]:
+    """The other loads, predicted; ``refused`` counts what the product would not price.
 
     Ladders of one configuration at several shapes are solved together: two prompt lengths tell the cost of a prompt.
     """
-    ladders = p3_ladders([row for row in rows if not row.extra])
     groups: dict[object, dict[Shape, LadderRows]] = defaultdict(dict)
     for ladder in ladders:
         first = ladder.given[0]
         groups[(first.stack, first.config_id, first.layout)][first.shape] = ladder
-    refused: Counter[str] = Counter()
-    scored = [s for key, group in groups.items() for s in _score_group(str(key), group, refused)]
-    return {"ladders": len(ladders), **summary(scored), "refused": dict(refused)}
+    return [s for key, group in groups.items() for s in _score_group(str(key), group, refused)]
 
 
 def _score_group(name: str, group: dict[Shape, LadderRows], refused: Counter[str]) -> list[Scored]:

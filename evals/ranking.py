@@ -6,8 +6,8 @@ the measured values differ by over 3%; a predicted tie counts half. Top-1: how o
 the measured best. Regret: how far the pick's measured throughput is below the best's. The rule without a model says
 that more GPUs give more throughput, so pairs of equal GPU count stand apart, with the rival's order of the same pairs.
 
-``--mode simulate`` predicts every row from kernel models alone, on the same sets and pairs; rows that the memory model
-refuses are counted. Sources: ``docs/corpora.md``.
+``--mode simulate`` predicts every row from kernel models alone, on the same sets and pairs; rows that the product
+would not price are counted. Sources: ``docs/corpora.md``.
 """
 
 import argparse
@@ -175,16 +175,16 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     """The whole report of one mode."""
     corpus = data_dir(args.corpus)
     amd, nvidia = amd_score(corpus), nvidia_score(corpus)
-    refused: dict[str, int] = {}
+    refused = {"amd": amd.refused, "nvidia": nvidia.refused}
     if args.mode == "simulate":
         simulated = {"amd": resimulated(amd), "nvidia": resimulated(nvidia)}
         amd, nvidia = simulated["amd"].score, simulated["nvidia"].score
-        refused = {name: one.does_not_fit for name, one in simulated.items()}
+        refused = {name: one.refused for name, one in simulated.items()}
     rows = [s.labels["row"] for s in (*nvidia.scored, *nvidia.anchors)]
     print(f"{len(amd.scored)} AMD and {len(nvidia.scored)} NVIDIA targets", file=sys.stderr)
     return {
         "mode": args.mode,
-        "unpriced_does_not_fit": refused,
+        "refused": refused,
         "choice_set": "one stack, request shape and number of clients; any_engine: one GPU, model and precision",
         **report(candidates(amd, amd_candidate), candidates(nvidia, nvidia_candidate), rival_rates(corpus, rows)),
         "paper": PAPER[args.mode],
