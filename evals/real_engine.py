@@ -2,8 +2,8 @@
 
 vLLM's CPU build serves SmolLM2-135M with its real weights. One harvest at TP1 makes the anchor; other loads, prompt and
 answer lengths, a smaller token budget and a smaller running cap are predicted from it and then measured with
-``vllm bench serve``. A CPU engine wants the machine for itself: where the load average is above the limit and the errors
-miss the target, everything is measured once more, then reported as skipped, with the figures.
+``vllm bench serve``. A CPU engine wants the machine for itself: where the load average is above the limit and the
+errors miss the target, everything is measured once more, then reported as skipped, with the figures.
 """
 
 import argparse

