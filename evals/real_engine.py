@@ -1,17 +1,18 @@
-"""A real engine, harvested and predicted: ``python -m evals.real_engine --json``.
+"""Real engines, harvested and predicted: ``python -m evals.real_engine --json``.
 
 vLLM's CPU build serves SmolLM2-135M with its real weights. One harvest at TP1 makes the anchor; other loads, prompt and
 answer lengths, a smaller token budget and a smaller running cap are predicted from it and then measured with
-``vllm bench serve``. A CPU engine wants the machine for itself: where the load average is above the limit and the
-errors miss the target, everything is measured once more, then reported as skipped, with the figures.
+``vllm bench serve``. A dummy model whose heads divide by two is harvested at TP1 and TP2: the second is predicted from
+the first by the width law. llama.cpp's server is harvested through the same door.
+
+A CPU engine wants the machine for itself: where others were busy and the errors miss the target, everything is measured
+once more, then reported as skipped, with the figures.
 """
 
 import argparse
-import os
-import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -19,167 +20,121 @@ from typing import Any
 
 from agent.bench.adapters import run_client
 from agent.bench.client import Endpoint
-from agent.harvest.engine import EngineCommand, running
-from agent.harvest.idle import Idle, check_idle
-from agent.harvest.request import HarvestRequest, prepare
+from agent.bench.load import run_benchmark
+from agent.bench.prompts import PromptSource
+from agent.failures import DependencyFailed
+from agent.harvest import checks
+from agent.harvest.engine import port_is_free, running
+from agent.harvest.facts import read_endpoint
 from agent.harvest.run import Harvested, harvest
+from agent.harvest.state import Kept
+from agent.harvest.sweeps import Session, cache_probe, decode_sweep, prefill_sweep
 from evals.corpus import parser, run
-from evals.real_environment import VLLM, EnvironmentFailed, RealEngine, environment, ready
+from evals.real_deployments import (
+    CONTEXT,
+    LLAMA_PROMPT,
+    Limits,
+    anchor_request,
+    deployment,
+    free_port,
+    llama_command,
+    llama_plan,
+    machine_profile,
+    model_card_of,
+    vllm_command,
+    width_request,
+)
+from evals.real_environment import (
+    LLAMA_CPP,
+    EnvironmentFailed,
+    LlamaServer,
+    RealEngine,
+    environment,
+    llama_ready,
+    ready,
+)
+from evals.real_machine import (
+    QUIET_LOAD,
+    QUIET_OTHERS,
+    cpu_platform,
+    read_bytes_per_s,
+    read_machine,
+    wait_for_quiet,
+)
 from predictor.anchors.import_formats import BenchRun
 from predictor.anchors.schema import Anchor
-from predictor.cards import EngineProfile, ModelCard, Platform
 from predictor.predict import Catalogue, predict
-from predictor.profiles.hf import read_config
-from predictor.profiles.loader import engine_profile
-from predictor.types import Deployment, Kernels, Mode, Prediction, SchedulerSettings, Workload
+from predictor.step.build import kernel_context, measured_curve
+from predictor.transfer.width import WidthLaw, move_decode
+from predictor.types import Mode, Prediction, Workload
 
-MAX_RUNNING, TOKEN_BUDGET, CONTEXT = 16, 512, 2048
-BATCHES = (1, 2, 4, 8, 16)
-PROMPT, SECOND_PROMPT = 128, 512
 REQUESTS_PER_CLIENT = 4
-QUIET_LOAD = 1.5
 TARGET_PCT = 12.0
+WIDTH_TARGET_PCT = 20.0
+WIDTHS = (1, 2)
+# The first is the one a prediction uses; the others are there to be compared.
+WIDTH_LAWS: tuple[WidthLaw, ...] = ("combined", "eq1", "unchanged", "scale")
+QUIET_WAIT_S = 150.0
 EXIT_NO_ENGINE = 3
+
+
+USUAL, SMALL = Limits(), Limits(max_running=4, token_budget=256)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One point to predict and to measure; the limits differ from the anchor's where they are given."""
+    """One point to predict and to measure."""
 
     clients: int
     isl_tokens: int
     osl_tokens: int
-    max_running: int = MAX_RUNNING
-    token_budget: int = TOKEN_BUDGET
+    limits: Limits = USUAL
 
     def workload(self) -> Workload:
-        """What the client sends."""
-        return Workload(self.isl_tokens, self.osl_tokens, self.clients, requests_per_client=REQUESTS_PER_CLIENT)
-
-    @property
-    def limits(self) -> tuple[int, int]:
-        """Engine settings, so that points of one start are measured together."""
-        return self.max_running, self.token_budget
+        """What the client sends; a lone client sends a few more, so that its mean is not one request's."""
+        each = REQUESTS_PER_CLIENT if self.clients > 2 else 2 * REQUESTS_PER_CLIENT
+        return Workload(self.isl_tokens, self.osl_tokens, self.clients, requests_per_client=each)
 
 
 TARGETS = (
     Target(1, 256, 64),
-    Target(2, 256, 64),
-    Target(4, 128, 64),
+    Target(2, 512, 48),
+    Target(4, 128, 96),
     Target(8, 64, 64),
     Target(8, 256, 48),
     Target(16, 128, 48),
-    Target(8, 128, 48, max_running=4),
-    Target(8, 256, 48, token_budget=256),
+    Target(8, 128, 48, SMALL),
+    Target(3, 512, 48, SMALL),
 )
-
-
-def cpu() -> Platform:
-    """This machine as a platform. Measured steps are never moved between widths here, so its peaks decide nothing."""
-    memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    said = "this machine; unused by an anchor at its own width"
-    return Platform(
-        name="CPU",
-        vendor="amd",
-        gpus_per_node=1,
-        hbm_bytes=memory,
-        hbm_bytes_per_s=2e10,
-        peak_bf16_flops=1e12,
-        compute_units=os.cpu_count() or 1,
-        clock_ghz=2.0,
-        link_bytes_per_s=1e10,
-        nic_bytes_per_s=1e9,
-        kernel_launch_us=1.0,
-        hbm_efficiency=0.8,
-        sources={"hbm_bytes": said},
-    )
-
-
-def profile() -> EngineProfile:
-    """vLLM's rules at the release that is started, without asynchronous scheduling."""
-    known = engine_profile("vllm")
-    return replace(known, versions=(replace(known.versions[-1], version=VLLM),), overlap_depth=0)
-
-
-def card_of(engine: RealEngine) -> ModelCard:
-    """The model's card, from its own config."""
-    return replace(read_config(engine.model / "config.json"), name="SmolLM2-135M")
-
-
-def deployment(target: Target | None = None) -> Deployment:
-    """One replica at TP1; eager, as the CPU build runs."""
-    running_cap, budget = target.limits if target else (MAX_RUNNING, TOKEN_BUDGET)
-    return Deployment(
-        "SmolLM2-135M",
-        "CPU",
-        "vLLM",
-        VLLM,
-        kernels=Kernels(graph_mode="none"),
-        scheduler=SchedulerSettings(max_running=running_cap, token_budget=budget, prefix_cache=False),
-    )
-
-
-def command(engine: RealEngine, port: int, log: Path, limits: tuple[int, int]) -> EngineCommand:
-    """How to start it."""
-    running_cap, budget = limits
-    argv = [str(engine.python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(engine.model)]
-    argv += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--no-enable-prefix-caching"]
-    argv += ["--no-async-scheduling", "--max-model-len", str(CONTEXT), "--max-num-seqs", str(running_cap)]
-    argv += ["--max-num-batched-tokens", str(budget)]
-    return EngineCommand(tuple(argv), port, log, environment(), ready_limit_s=600.0)
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def say(text: str) -> None:
     """Words go to stderr."""
-    print(text, file=sys.stderr)
-
-
-def harvested(engine: RealEngine, folder: Path, idle: Idle) -> Harvested:
-    """The anchor."""
-    request = HarvestRequest(
-        deployment=deployment(),
-        card=card_of(engine),
-        platform=cpu(),
-        profile=profile(),
-        prompt_tokens=PROMPT,
-        second_prompt_tokens=SECOND_PROMPT,
-        batches=BATCHES,
-        window_steps=40,
-        repeats=3,
-        even_busy=True,
-        state_folder=folder / "state",
-        command=command(engine, free_port(), folder / "engine.log", (MAX_RUNNING, TOKEN_BUDGET)),
-        timeout_s=300.0,
-    )
-    return harvest(prepare(request), say, lambda serving: idle)
+    print(text, file=sys.stderr, flush=True)
 
 
 def predicted(anchor: Anchor, target: Target, engine: RealEngine) -> Prediction:
     """What the anchor says of a target."""
-    catalogue = Catalogue(card_of(engine), cpu(), profile(), (anchor,))
-    return predict(deployment(target), target.workload(), catalogue, mode=Mode.ANCHORED)
+    catalogue = Catalogue(model_card_of(engine.model), cpu_platform(), machine_profile(), (anchor,))
+    wanted = deployment(anchor.signature.model, target.limits)
+    return predict(wanted, target.workload(), catalogue, mode=Mode.ANCHORED)
 
 
 def measured(engine: RealEngine, targets: Sequence[Target], folder: Path) -> dict[Target, BenchRun]:
     """Every target by ``vllm bench serve``, with one start of the engine for each setting of its limits."""
     found: dict[Target, BenchRun] = {}
     for limits in dict.fromkeys(target.limits for target in targets):
-        start = command(engine, free_port(), folder / f"engine-{limits[0]}-{limits[1]}.log", limits)
+        log = folder / f"engine-{limits.max_running}-{limits.token_budget}.log"
+        start = vllm_command(engine, engine.model, free_port(), log, limits)
         with running(start, say):
             endpoint = Endpoint(start.url, str(engine.model))
             for target in (one for one in targets if one.limits == limits):
                 found[target] = run_client(
                     "vllm", endpoint, target.workload(), str(engine.model), program=str(engine.bench), env=environment()
                 )
-                say(f"{target}: TPOT {found[target].tpot.mean:.2f} ms")
+                tpot = found[target].tpot.mean
+                said = f"{target.clients} clients, {target.isl_tokens}/{target.osl_tokens}"
+                say(f"{said}: TPOT {tpot:.2f} ms" if tpot is not None else f"{said}: no TPOT")
     return found
 
 
@@ -194,9 +149,11 @@ def row(target: Target, prediction: Prediction, recorded: BenchRun) -> dict[str,
         "clients": target.clients,
         "isl": target.isl_tokens,
         "osl": target.osl_tokens,
-        "max_running": target.max_running,
-        "token_budget": target.token_budget,
+        "max_running": target.limits.max_running,
+        "token_budget": target.limits.token_budget,
         "flags": [flag.code for flag in prediction.flags],
+        "itl_p50_measured": recorded.itl.p50,
+        "decode_step_ms": prediction.extras.get("decode_step_ms"),
     }
     for name, (ours, theirs) in pairs.items():
         result[f"{name}_predicted"], result[f"{name}_measured"] = ours, theirs
@@ -204,64 +161,175 @@ def row(target: Target, prediction: Prediction, recorded: BenchRun) -> dict[str,
     return result
 
 
-def attempt(engine: RealEngine) -> dict[str, Any]:
-    """One harvest and its verification."""
-    before = check_idle(serving=True, run=lambda argv: None)
-    loads = [os.getloadavg()[0]]
-    with TemporaryDirectory(prefix="inferasim-real-") as place:
-        folder = Path(place)
-        result = harvested(engine, folder, before)
-        loads.append(os.getloadavg()[0])
-        recorded = measured(engine, TARGETS, folder)
-        loads.append(os.getloadavg()[0])
+def harvested(result: Harvested) -> dict[str, Any]:
+    """What a harvest found, for the report."""
+    anchor = result.anchor
+    return {
+        "steps_ms": {str(s.prompt_tokens): {str(p.batch): p.step_ms for p in s.points} for s in anchor.decode},
+        "prompts_ms": {str(point.tokens): point.step_ms for point in anchor.prefill.points},
+        "kv_pool_tokens": anchor.kv_pool_tokens,
+        "marked": [f"{check.name}: {check.detail}" for check in result.failed],
+    }
+
+
+def anchor_study(engine: RealEngine, folder: Path) -> dict[str, Any]:
+    """Harvest at TP1, predict every target, measure every target."""
+    result = harvest(anchor_request(engine, folder), say)
+    recorded = measured(engine, TARGETS, folder)
     rows = [row(target, predicted(result.anchor, target, engine), recorded[target]) for target in TARGETS]
 
     def ape(name: str) -> float:
-        errors = [abs(float(one[f"{name}_error_pct"])) for one in rows if one[f"{name}_error_pct"] is not None]
-        return median(errors)
+        return median(abs(float(one[f"{name}_error_pct"])) for one in rows if one[f"{name}_error_pct"] is not None)
 
+    sweeps, prompts = result.anchor.decode, result.anchor.prefill.points
     return {
         "engine": f"vLLM {result.anchor.signature.engine_version}",
-        "anchor_points": sum(len(sweep.points) for sweep in result.anchor.decode) + len(result.anchor.prefill.points),
+        "anchor_points": sum(len(sweep.points) for sweep in sweeps) + len(prompts),
         "targets": len(rows),
         "tpot_median_ape_pct": ape("tpot"),
         "ttft_median_ape_pct": ape("ttft"),
         "throughput_median_ape_pct": ape("output_tok_s"),
-        "load_average": loads,
-        "marked": [check.name for check in result.failed],
-        "checks": [check.model_dump() for check in result.checks],
-        "steps_ms": {
-            str(sweep.prompt_tokens): {str(p.batch): p.step_ms for p in sweep.points} for sweep in result.anchor.decode
-        },
+        "harvest": harvested(result),
         "rows": rows,
     }
 
 
-def missed(result: dict[str, Any]) -> bool:
-    """Whether the target is missed."""
-    return bool(result["tpot_median_ape_pct"] > TARGET_PCT or result["throughput_median_ape_pct"] > TARGET_PCT)
+def width_study(engine: RealEngine, folder: Path) -> dict[str, Any]:
+    """Harvest a dummy model at TP1 and TP2 and predict the second from the first.
+
+    All ranks read one memory: what it gives each is measured with one and with two of them reading.
+    """
+    bandwidth = {width: read_bytes_per_s(width) for width in WIDTHS}
+    found = {width: harvest(width_request(engine, width, folder / f"tp{width}"), say) for width in WIDTHS}
+    narrow, wide = (found[width].anchor.decode[0] for width in WIDTHS)
+    card, profile = model_card_of(engine.dummy), machine_profile()
+    source, target = (
+        kernel_context(found[width].anchor, narrow, card, cpu_platform(bandwidth[width]), profile) for width in WIDTHS
+    )
+    curve = measured_curve(found[WIDTHS[0]].anchor, narrow)
+    moved = {law: move_decode(curve, source, target, law) for law in WIDTH_LAWS}
+    rows: list[dict[str, Any]] = []
+    for before, after in zip(narrow.points, wide.points, strict=True):
+        steps = {"batch": after.batch, "tp1_ms": before.step_ms, "tp2_measured_ms": after.step_ms}
+        predicted_ms = {law: moved[law].at(after.batch) for law in WIDTH_LAWS}
+        rows.append(
+            steps
+            | {"tp2_predicted_ms": predicted_ms}
+            | {"error_pct": {law: (value / after.step_ms - 1.0) * 100.0 for law, value in predicted_ms.items()}}
+        )
+    errors = {law: median(abs(one["error_pct"][law]) for one in rows) for law in WIDTH_LAWS}
+    return {
+        "median_ape_pct": errors[WIDTH_LAWS[0]],
+        "by_law": errors,
+        "target_pct": WIDTH_TARGET_PCT,
+        "read_gb_s": {str(width): value / 1e9 for width, value in bandwidth.items()},
+        "marked": {str(width): harvested(one)["marked"] for width, one in found.items()},
+        "rows": rows,
+    }
+
+
+def llama_study(server: LlamaServer, engine: RealEngine, folder: Path) -> dict[str, Any]:
+    """Smoke test of a second server: started, read, swept, checked, loaded and stopped by the same code.
+
+    It takes text, and is told not to reuse what a slot still holds. There is no artefact: nothing predicts llama.cpp.
+    """
+    command = llama_command(server, free_port(), folder / "llama.log")
+    plan, card = llama_plan(), model_card_of(engine.model)
+    with running(command, say):
+        facts = read_endpoint(command.url)
+        endpoint = Endpoint(command.url, facts.model, 300.0, token_ids=False, extra_body={"cache_prompt": False})
+        kept = Kept.open(folder, plan.key(LLAMA_CPP))
+        session = Session(endpoint, PromptSource(0, card.vocab, False), plan, kept, say, CONTEXT)
+        prompts, probe, steps = prefill_sweep(session), cache_probe(session), decode_sweep(session)
+        loaded = run_benchmark(endpoint, Workload(LLAMA_PROMPT, 16, 2, requests_per_client=2), card.vocab, say=say)
+    given = [
+        checks.prompts_not_cached(prompts[-1].ttft_ms, probe.repeated_ms, prompts[0].ttft_ms, probe.hits),
+        checks.tokens_counted(max(one.tokens_per_chunk for one in steps), all(one.ids_counted for one in steps)),
+        checks.readings_agree([(one.batch, one.disagreement_pct) for one in steps]),
+        checks.monotone("prefill", [(one.tokens, one.ttft_ms) for one in prompts]),
+    ]
+    return {
+        "engine": LLAMA_CPP,
+        "steps_ms": {str(one.batch): one.step_ms for one in steps},
+        "prompts_ms": {str(one.tokens): one.ttft_ms for one in prompts},
+        "tpot_ms": loaded.tpot.mean,
+        "requests": loaded.requests,
+        "stopped": port_is_free(command.port),
+        "checks": [check.model_dump() for check in given],
+    }
+
+
+def attempt(engine: RealEngine, server: LlamaServer) -> dict[str, Any]:
+    """Everything once, and how busy others kept the machine meanwhile."""
+    load, begun = wait_for_quiet(QUIET_WAIT_S), read_machine()
+    if load >= QUIET_LOAD:
+        say(f"load average {load:.1f}: measuring all the same")
+    with TemporaryDirectory(prefix="inferasim-real-") as place:
+        folder = Path(place)
+        result = anchor_study(engine, folder / "anchor")
+        result["width"] = width_study(engine, folder / "width")
+        result["second_adapter"] = llama_study(server, engine, folder / "llama")
+    ended = read_machine()
+    return {
+        **result,
+        "load_average": load,
+        "others_busy_cores": ended.others_since(begun),
+        "wall_s": ended.at_s - begun.at_s,
+    }
+
+
+def missed(result: dict[str, Any]) -> list[str]:
+    """Targets that are missed, in words."""
+    limits = {
+        "TPOT": (result["tpot_median_ape_pct"], TARGET_PCT),
+        "throughput": (result["throughput_median_ape_pct"], TARGET_PCT),
+        "TP1 to TP2": (result["width"]["median_ape_pct"], WIDTH_TARGET_PCT),
+    }
+    return [
+        f"{name} off by {value:.1f}% (at most {limit:g}%)" for name, (value, limit) in limits.items() if value > limit
+    ]
+
+
+def busy(result: dict[str, Any]) -> str | None:
+    """Why the machine was not quiet; None where it was."""
+    if result["load_average"] >= QUIET_LOAD:
+        return f"load average {result['load_average']:.1f} before the start, wanted below {QUIET_LOAD}"
+    if result["others_busy_cores"] > QUIET_OTHERS:
+        return f"others used {result['others_busy_cores']:.2f} cores meanwhile, wanted at most {QUIET_OTHERS}"
+    return None
 
 
 def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     """Harvest, predict, measure; once more where a busy machine spoiled it."""
     engine = ready(Path(args.environment) if args.environment else None, say)
-    result = attempt(engine)
-    if missed(result) and max(result["load_average"]) >= QUIET_LOAD:
-        say(f"busy (load {max(result['load_average']):.1f}) and off target: harvesting once more")
-        result = {**attempt(engine), "first_attempt": {k: v for k, v in result.items() if k.endswith("_pct")}}
-    busy = max(result["load_average"]) >= QUIET_LOAD
-    skipped = busy and missed(result)
-    reason = f"load average {max(result['load_average']):.1f}, wanted below {QUIET_LOAD}" if skipped else None
-    return {**result, "skipped": skipped, "skip_reason": reason, "target_pct": TARGET_PCT}
+    server = llama_ready(say=say)
+    result = attempt(engine, server)
+    if missed(result) and busy(result):
+        say(f"{'; '.join(missed(result))}, and {busy(result)}: harvesting once more")
+        result = {**attempt(engine, server), "first_attempt": result}
+    off, reason = missed(result), busy(result)
+    skipped = bool(off and reason)
+    return {
+        **result,
+        "missed": off,
+        "skipped": skipped,
+        "skip_reason": f"{reason}: {'; '.join(off)}" if skipped else None,
+        "target_pct": TARGET_PCT,
+    }
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Arguments of the command."""
+    result = parser(__doc__ or "")
+    result.add_argument("--environment", metavar="DIR", help="an environment made by evals.real_environment")
+    return result
 
 
 def main() -> int:
-    """The command; exit 3 where the engine cannot be had."""
-    arguments = parser(__doc__ or "")
-    arguments.add_argument("--environment", metavar="DIR", help="an environment made by evals.real_environment")
+    """The command; exit 3 where an engine cannot be had or fails."""
     try:
-        return run(evaluate, arguments)
-    except EnvironmentFailed as error:
+        return run(evaluate, arguments())
+    except (EnvironmentFailed, DependencyFailed) as error:
         print(error, file=sys.stderr)
         return EXIT_NO_ENGINE
 

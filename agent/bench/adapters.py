@@ -47,9 +47,40 @@ def aiperf_command(endpoint: Endpoint, workload: Workload, tokenizer: str, folde
     return (*argv, "--output-artifact-dir", str(folder))
 
 
+def guidellm_command(endpoint: Endpoint, workload: Workload, tokenizer: str, folder: Path) -> tuple[str, ...]:
+    """``guidellm run`` (0.8): a closed loop or open arrivals over its own synthetic text; answers of the length asked.
+
+    It draws lengths from a normal distribution cut at both ends: here at those of the workload's range.
+    """
+    low, share = workload.length_range_frac, (1.0 + workload.length_range_frac) / 2.0
+    data = "kind=synthetic_text"
+    for name, tokens in (("prompt", workload.isl_tokens), ("output", workload.osl_tokens)):
+        data += f",{name}_tokens={round(tokens * share)}"
+        if low < 1.0:
+            data += f",{name}_tokens_stdev={max(1, round(tokens * (1.0 - low) / 12.0**0.5))}"
+            data += f",{name}_tokens_min={max(1, round(tokens * low))},{name}_tokens_max={tokens}"
+    profiles = {
+        Arrival.CLOSED: f"kind=concurrent,streams={workload.concurrency}",
+        Arrival.POISSON: f"kind=poisson,rate={workload.request_rate_per_s}",
+        Arrival.CONSTANT: f"kind=constant,rate={workload.request_rate_per_s}",
+    }
+    if workload.arrival not in profiles:
+        raise BadInput(f"arrival {workload.arrival}: the guidellm adapter sends {', '.join(profiles)}; use client vllm")
+    argv = ["guidellm", "run", "--disable-console"]
+    argv += [
+        "--backend",
+        f"kind=openai_http,target={endpoint.url},model={endpoint.model},request_format=/v1/completions",
+    ]
+    argv += ["--profile", profiles[workload.arrival], "--data", data]
+    argv += ["--constraint", f"kind=max_requests,count={workload.concurrency * workload.requests_per_client}"]
+    argv += ["--tokenizer", f"kind=huggingface_auto,model={tokenizer}", "--seed", f"kind=static,value={workload.seed}"]
+    return (*argv, "--output", f"kind=json,path={folder / 'benchmarks.json'}")
+
+
 CLIENTS: dict[str, tuple[Command, str]] = {
     "vllm": (vllm_command, "bench.json"),
     "aiperf": (aiperf_command, "profile_export_aiperf.json"),
+    "guidellm": (guidellm_command, "benchmarks.json"),
 }
 
 

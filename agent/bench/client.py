@@ -28,6 +28,7 @@ class Endpoint:
     timeout_s: float = 600.0
     token_ids: bool = True  # prompts as token ids; some servers take text alone
     counts_ids: bool = False  # the server returns the ids of each message's tokens when asked (vLLM)
+    extra_body: Mapping[str, Any] = field(default_factory=dict)  # what this server wants beside the usual fields
 
     def path(self, name: str) -> str:
         """Address of a route."""
@@ -109,7 +110,7 @@ def request_body(endpoint: Endpoint, prompt: Prompt, max_tokens: int) -> dict[st
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    return body | ({"return_token_ids": True} if endpoint.counts_ids else {})
+    return body | ({"return_token_ids": True} if endpoint.counts_ids else {}) | dict(endpoint.extra_body)
 
 
 @dataclass(slots=True)

@@ -35,6 +35,7 @@ def verdicts(prepared: Prepared, facts: EngineFacts, measured: Measured, idle: I
     dummy = request.dummy_weights or bool(facts.dummy_weights)
     lengths = {one.tokens: one.counted_tokens for one in measured.prefill} if request.token_ids else {}
     off = max(lengths.items(), key=lambda pair: abs(pair[1] - pair[0]), default=None)
+    apart = [(one.batch, one.disagreement_pct) for one in measured.decode]
     found = [
         Check(name="idle", passed=idle.idle, detail=idle.detail),
         checks.prefix_cache_off(facts.prefix_cache_on),
@@ -46,7 +47,8 @@ def verdicts(prepared: Prepared, facts: EngineFacts, measured: Measured, idle: I
         checks.tokens_counted(
             max(one.tokens_per_chunk for one in measured.decode), all(one.ids_counted for one in measured.decode)
         ),
-        checks.readings_agree([(one.batch, one.disagreement_pct) for one in measured.decode]),
+        checks.readings_agree(apart),
+        checks.every_reading_agrees(apart),
         checks.repeats_agree([(one.batch, one.spread_pct) for one in measured.decode]),
     ]
     for prompt in sorted({one.prompt_tokens for one in measured.decode}):

@@ -77,17 +77,28 @@ def disagreement_pct(readings: Sequence[float | None]) -> float:
 
 
 def readings_agree(rows: Sequence[tuple[int, float]]) -> Check:
-    """(batch, disagreement %) of every point: refused where most disagree, else the worst is named."""
-    off = [(batch, value) for batch, value in rows if value > READING_PCT]
+    """(batch, disagreement %) of every point: fails where most disagree, or one is no time at all."""
+    off = [value for _, value in rows if value > READING_PCT]
     if not off:
         worst = max((value for _, value in rows), default=0.0)
         return Check(name="readings_agree", passed=True, detail=f"three readings of a step within {worst:.1f}%")
-    said = ", ".join(f"batch {batch}: {_pct(value)}" for batch, value in off)
-    return Check(name="readings_agree", passed=2 * len(off) <= len(rows), detail=f"readings of a step apart: {said}")
+    passed = 2 * len(off) <= len(rows) and float("inf") not in off
+    return Check(name="readings_agree", passed=passed, detail=f"readings of a step apart: {_apart(rows)}")
+
+
+def every_reading_agrees(rows: Sequence[tuple[int, float]]) -> Check:
+    """As :func:`readings_agree`, for single points: their step is the middle one of the three readings."""
+    apart = _apart(rows)
+    said = f"the middle of three readings that are apart was taken: {apart}" if apart else "at every batch"
+    return Check(name="every_reading_agrees", passed=not apart, detail=said)
+
+
+def _apart(rows: Sequence[tuple[int, float]]) -> str:
+    return ", ".join(f"batch {batch}: {_pct(value)}" for batch, value in rows if value > READING_PCT)
 
 
 def _pct(value: float) -> str:
-    return "a reading of zero" if value == float("inf") else f"{value:.0f}%"
+    return "a reading that is not positive" if value == float("inf") else f"{value:.0f}%"
 
 
 def repeats_agree(rows: Sequence[tuple[int, float]]) -> Check:

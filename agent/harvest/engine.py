@@ -43,6 +43,7 @@ class EngineCommand:
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: Path | None = None
     ready_limit_s: float = 3600.0
+    files: tuple[tuple[str, str], ...] = ()  # name and text of what the command reads, written beside the log
 
     @property
     def url(self) -> str:
@@ -107,8 +108,10 @@ def _terminable() -> Iterator[None]:
 
 
 def _start(command: EngineCommand) -> subprocess.Popen[bytes]:
-    command.log.parent.mkdir(parents=True, exist_ok=True)
     try:
+        command.log.parent.mkdir(parents=True, exist_ok=True)
+        for name, text in command.files:
+            (command.log.parent / name).write_text(text, encoding="utf-8")
         with command.log.open("wb") as log:
             return subprocess.Popen(
                 list(command.argv),
@@ -157,21 +160,35 @@ def _answers(client: httpx.Client, url: str) -> bool:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End the engine's process group: ask, wait, insist. Returns when nothing of it is left."""
+    """End the engine's process group: ask, wait, insist. Returns when nothing of it is left.
+
+    An interrupt while it waits stops the asking, not the stopping: it is raised again once the group has ended.
+    """
+    interrupted: KeyboardInterrupt | None = None
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
+            _wait_gone(process)
         except (ProcessLookupError, PermissionError):
             break
-        deadline = time.monotonic() + TERM_WAIT_S
-        while time.monotonic() < deadline:
-            process.poll()  # reap the leader, so that an empty group is seen as gone
-            if not group_alive(process.pid):
-                break
-            time.sleep(0.05)
+        except KeyboardInterrupt as again:
+            interrupted = again
+            continue
         if not group_alive(process.pid):
             break
     process.poll()
+    if interrupted is not None:
+        raise interrupted
+
+
+def _wait_gone(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the end of a group, not longer than it is given."""
+    deadline = time.monotonic() + TERM_WAIT_S
+    while time.monotonic() < deadline:
+        process.poll()  # reap the leader, so that an empty group is seen as gone
+        if not group_alive(process.pid):
+            return
+        time.sleep(0.05)
 
 
 def group_alive(group: int) -> bool:
@@ -221,6 +238,8 @@ def _death(command: EngineCommand, process: subprocess.Popen[bytes]) -> str:
         hint = "; it ran out of memory: lower --kv-mem-fraction or the context length, or use more GPUs"
     elif _PORT_TAKEN.search(text):
         hint = f"; port {command.port} was taken: give another --port"
+    elif process.returncode == -signal.SIGKILL:
+        hint = "; it was killed from outside, as a system does that runs out of memory: see dmesg"
     blame = [line.strip() for line in text.splitlines() if re.search(r"error|exception|failed", line, re.I)]
     said = (blame[-1] if blame else last_words(command.log))[:300]
     return f"the engine ended with code {process.returncode}: {said}{hint} (log: {command.log})"

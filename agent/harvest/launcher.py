@@ -37,12 +37,14 @@ def harvest_command(
     process = launch.processes[0]
     host = addresses(launch)
     argv = with_values(process.argv(host.__getitem__), {PORT_FLAGS: str(port), HOST_FLAGS: "127.0.0.1"})
-    for file in process.files(host.__getitem__):
-        path = log.parent / file.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(file.text, encoding="utf-8")
     return EngineCommand(
-        argv, port, log, environment(launch, process, host), cwd=log.parent, ready_limit_s=ready_limit_s
+        argv,
+        port,
+        log,
+        environment(launch, process, host),
+        cwd=log.parent,
+        ready_limit_s=ready_limit_s,
+        files=tuple((file.name, file.text) for file in process.files(host.__getitem__)),
     )
 
 

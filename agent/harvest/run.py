@@ -90,6 +90,7 @@ def _session(prepared: Prepared, facts: EngineFacts, url: str, say: Say) -> Sess
     if kept.rows:
         say(f"resuming: {len(kept.rows)} measurements of an interrupted harvest are kept")
     endpoint = endpoint_of(url, facts, request.profile.name, request.timeout_s, request.token_ids)
+    endpoint = replace(endpoint, extra_body=request.extra_body)
     # Each start of an interrupted harvest sends other prompts, so that none of them can be cached from the one before.
     prompts = PromptSource(request.seed + 1000 * len(kept.rows), request.card.vocab, request.token_ids)
     longest = min(request.card.max_context_tokens, facts.max_model_len or request.card.max_context_tokens)

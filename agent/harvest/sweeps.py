@@ -38,7 +38,10 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class DecodeMeasurement:
-    """One batch: the median step, its three readings (medians over repeats), how far repeats and readings differ."""
+    """One batch: the step, its three readings (medians over repeats), how far repeats and readings differ.
+
+    The step is the median gap; where the readings disagree, the middle one of the three.
+    """
 
     prompt_tokens: int
     batch: int
@@ -140,20 +143,35 @@ def _summarise(prompt: int, batch: int, answer: int, readings: list[WaveReading]
     middle = median(reading.median_gap_ms for reading in readings)
     nearest = sorted(readings, key=lambda reading: abs(reading.median_gap_ms - middle))[: max(1, repeats)]
     steps = [reading.median_gap_ms for reading in nearest]
-    server = [reading.server_ms for reading in nearest if reading.server_ms is not None]
+    counted = [reading.server_ms for reading in nearest if reading.server_ms is not None]
+    gap, span = median(steps), median(reading.span_ms for reading in nearest)
+    server = median(counted) if counted else None
     return DecodeMeasurement(
         prompt_tokens=prompt,
         batch=batch,
-        step_ms=median(steps),
-        median_gap_ms=median(steps),
-        span_ms=median(reading.span_ms for reading in nearest),
-        server_ms=median(server) if server else None,
+        step_ms=believed_step_ms(gap, span, server),
+        median_gap_ms=gap,
+        span_ms=span,
+        server_ms=server,
         spread_pct=spread_pct(steps) if min(steps) > 0.0 else 1e9,
         answer_tokens=answer,
         tokens_per_chunk=max(reading.tokens_per_chunk for reading in nearest),
         counted_prompt_tokens=nearest[0].prompt_tokens,
         ids_counted=all(reading.ids_counted for reading in nearest),
     )
+
+
+def believed_step_ms(gap_ms: float, span_ms: float, server_ms: float | None) -> float:
+    """The median gap; where the readings disagree, the middle one of the three, or the span where there are two.
+
+    A starved client reads several tokens at once: its median gap is then near zero, its span is not.
+
+    >>> believed_step_ms(8.0, 8.2, 8.1), believed_step_ms(0.01, 8.2, 8.1), believed_step_ms(0.01, 8.2, None)
+    (8.0, 8.1, 8.2)
+    """
+    if disagreement_pct((gap_ms, span_ms, server_ms)) <= READING_PCT:
+        return gap_ms
+    return span_ms if server_ms is None else median((gap_ms, span_ms, server_ms))
 
 
 @dataclass(frozen=True, slots=True)

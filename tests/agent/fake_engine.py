@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -38,6 +39,7 @@ class Script:
     die_after: int | None = None  # the process exits at this request
     wrong_prompt_count: int = 0
     counters: bool = True
+    counter_drift_s: float = 0.0  # added to the server's counter of seconds at every step: its clock was set
 
 
 @dataclass
@@ -106,6 +108,7 @@ class FakeEngine:
                     self._give(one, 1)
                     self.token_seconds += time.perf_counter() - begun
                     self.token_count += 1
+                self.token_seconds += self.script.counter_drift_s
             running = [one for one in running if one.made < one.tokens]
 
     def _uncached(self, prompt: tuple[int, ...]) -> int:
@@ -241,18 +244,30 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
+# Last words of engines that die at their start.
+DEATHS = {
+    "model": "ValueError: unsupported model architecture",
+    "memory": "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`",
+    "device": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+    "port": "OSError: [Errno 98] error while attempting to bind on address: address already in use",
+    "killed": "INFO loading shards: 40%",
+}
+
+
 def main() -> None:
     """Run as an engine process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--start-delay", type=float, default=0.0)
-    parser.add_argument("--die-at-start", action="store_true")
+    parser.add_argument("--die-at-start", choices=sorted(DEATHS))
     parser.add_argument("--die-after", type=int)
     parser.add_argument("--child", action="store_true", help="start a child that ignores termination, as workers may")
     arguments = parser.parse_args()
     _say("INFO loading weights")
     if arguments.die_at_start:
-        _say("ValueError: unsupported model architecture")
+        _say(DEATHS[arguments.die_at_start])
+        if arguments.die_at_start == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
         raise SystemExit(3)
     if arguments.child:
         code = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from agent.harvest.engine import EngineCommand, group_alive, port_is_free, runni
 from agent.harvest.idle import Idle
 from agent.harvest.request import HarvestRefused, HarvestRequest, Prepared, prepare
 from agent.harvest.run import harvest
+from agent.harvest.state import Kept
 from predictor.anchors.check import doubts
 from predictor.anchors.schema import all_fields, parse_anchor
 from predictor.errors import BadInput
@@ -239,12 +240,22 @@ def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path) -> None:
     assert not (tmp_path / "engine.log").exists()
 
 
-def test_an_engine_that_dies_at_its_start_says_why(tmp_path: Path, port: int) -> None:
-    with (
-        pytest.raises(EngineFailed, match="ended with code 3: ValueError: unsupported model architecture"),
-        running(command(port, tmp_path, "--die-at-start"), QUIET),
-    ):
-        pass
+@pytest.mark.parametrize(
+    ("death", "said"),
+    [
+        ("model", "ended with code 3: ValueError: unsupported model architecture"),
+        ("memory", r"No available memory for the cache blocks.*ran out of memory: lower --kv-mem-fraction"),
+        ("device", r"CUDA out of memory.*ran out of memory: lower --kv-mem-fraction"),
+        ("port", r"address already in use; port \d+ was taken: give another --port"),
+        ("killed", r"ended with code -9: INFO loading shards: 40%; it was killed from outside.*see dmesg"),
+    ],
+)
+def test_an_engine_that_dies_at_its_start_says_why(tmp_path: Path, port: int, death: str, said: str) -> None:
+    wanted = request_for(tmp_path, url=None, command=command(port, tmp_path, "--die-at-start", death))
+    with pytest.raises(EngineFailed, match=said) as error:
+        harvest(prepare(wanted), QUIET, IDLE)
+    assert "\n" not in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["engine.log"]
 
 
 def test_an_engine_that_dies_in_a_sweep_says_why(tmp_path: Path, port: int) -> None:
@@ -285,6 +296,54 @@ def test_the_whole_group_ends_however_the_block_is_left(
     assert not group_alive(pids[0])  # a child that ignores termination included
 
 
+@contextmanager
+def default_interrupts() -> Iterator[None]:
+    """Test runners that spread over workers ignore the signal in them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_while_an_engine_starts_stops_it(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "TELL_EVERY_S", 0.0)
+    groups: list[int] = []
+
+    def interrupt(text: str) -> None:
+        groups.extend(children())
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5.0)
+
+    wanted = request_for(tmp_path, url=None, command=command(port, tmp_path, "--start-delay", "60"))
+    with default_interrupts(), pytest.raises(KeyboardInterrupt):
+        harvest(prepare(wanted), interrupt, IDLE)
+    assert groups
+    assert not any(group_alive(group) for group in groups)
+    assert [path.name for path in tmp_path.iterdir()] == ["engine.log"]
+
+
+def test_a_second_ctrl_c_does_not_leave_the_engine_behind(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids: list[int] = []
+    usual = engine_module.group_alive
+
+    def impatient(group: int) -> bool:
+        monkeypatch.setattr(engine_module, "group_alive", usual)  # once, in the middle of the stop
+        raise KeyboardInterrupt
+
+    def leaving() -> None:
+        with running(command(port, tmp_path, "--child"), QUIET) as process:
+            pids.append(process.pid)
+            monkeypatch.setattr(engine_module, "group_alive", impatient)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        leaving()
+    assert not group_alive(pids[0])  # the child that ignores termination included
+
+
 def test_a_termination_signal_stops_the_engine_too(tmp_path: Path, port: int) -> None:
     code = (
         "import sys; from pathlib import Path; from agent.harvest.engine import EngineCommand, running\n"
@@ -319,13 +378,8 @@ def test_ctrl_c_in_a_sweep_keeps_measurements_and_says_so(tmp_path: Path) -> Non
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(5.0)
 
-    # Test runners that spread over workers ignore the signal in them.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with FakeEngine() as engine, pytest.raises(KeyboardInterrupt):
-            harvest(prepared_for(engine, tmp_path), interrupt, IDLE)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with default_interrupts(), FakeEngine() as engine, pytest.raises(KeyboardInterrupt):
+        harvest(prepared_for(engine, tmp_path), interrupt, IDLE)
     assert said[-1].startswith("interrupted: ")
     assert list(tmp_path.glob("*.jsonl"))
 
@@ -335,6 +389,51 @@ def test_a_full_disk_stops_the_harvest_with_a_line(tmp_path: Path) -> None:
     blocked.write_text("not a folder")
     with FakeEngine() as engine, pytest.raises(BadInput, match=r"measurement not kept|cannot be read"):
         harvest(prepared_for(engine, blocked / "state"), QUIET, IDLE)
+
+
+def test_no_space_left_is_one_line(tmp_path: Path) -> None:
+    full = Path("/dev/full")  # every write to it fails as on a full disk
+    if not full.exists():
+        pytest.skip("no /dev/full on this system")
+    with pytest.raises(BadInput, match=r"measurement not kept \(No space left on device\): the harvest stops here"):
+        Kept(full, {}).keep("prefill 8", {"tokens": 8})
+
+
+def test_a_log_that_cannot_be_written_is_said_before_anything_starts(tmp_path: Path, port: int) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    wanted = request_for(tmp_path, url=None, command=command(port, blocked / "deeper"))
+    with pytest.raises(BadInput, match=r"engine\.log: cannot start the engine"):
+        harvest(prepare(wanted), QUIET, IDLE)
+
+
+def test_what_a_command_reads_is_written_when_it_starts(tmp_path: Path, port: int) -> None:
+    started = replace(command(port, tmp_path / "run"), files=(("extra.yaml", "a: 1\n"),))
+    assert not (tmp_path / "run").exists()
+    with running(started, QUIET):
+        assert (tmp_path / "run" / "extra.yaml").read_text() == "a: 1\n"
+
+
+def test_a_clock_that_is_set_moves_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's clock is monotonic: the wall clock going back an hour at every look changes nothing."""
+    wall = iter(range(10**9, 0, -3600))
+    monkeypatch.setattr(time, "time", lambda: float(next(wall)))
+    script = Script(step_ms=lambda batch: 4.0, prefill_ms=lambda tokens: 3.0 + 0.8 * tokens)
+    with FakeEngine(script) as engine:
+        anchor = harvest(prepared_for(engine, tmp_path), QUIET, IDLE).anchor
+    for point in anchor.decode[0].points:
+        assert point.readings is not None
+        assert point.readings.span_ms is not None
+        assert 3.9 <= point.readings.span_ms < 400.0
+    assert all(point.step_ms >= 3.0 for point in anchor.prefill.points)
+
+
+def test_a_server_whose_clock_is_set_back_leaves_no_artefact(tmp_path: Path) -> None:
+    with (
+        FakeEngine(Script(counter_drift_s=-3600.0)) as engine,
+        pytest.raises(HarvestRefused, match=r"readings of a step apart: .*a reading that is not positive"),
+    ):
+        harvest(prepared_for(engine, tmp_path), QUIET, IDLE)
 
 
 def test_a_saved_harvest_is_found_again(tmp_path: Path) -> None:

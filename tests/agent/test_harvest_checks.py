@@ -57,12 +57,17 @@ def test_a_starved_client_is_caught_by_its_span() -> None:
     assert not checks.readings_agree([(2, apart)]).passed
     assert checks.readings_agree([(1, 3.0), (2, apart), (4, 2.0)]).passed  # one of three: named, not refused
     assert "batch 2" in checks.readings_agree([(1, 3.0), (2, apart), (4, 2.0)]).detail
+    marked = checks.every_reading_agrees([(1, 3.0), (2, apart), (4, 2.0)])
+    assert not marked.passed
+    assert "batch 2" in marked.detail
+    assert marked.name not in checks.REFUSING
+    assert checks.every_reading_agrees([(1, 3.0), (4, 2.0)]).passed
 
 
 def test_a_reading_of_zero_and_missing_readings() -> None:
     assert checks.disagreement_pct((0.0, 8.0, None)) == float("inf")
     assert checks.disagreement_pct((8.0, 8.4, None)) == pytest.approx(5.0)
-    assert "a reading of zero" in checks.readings_agree([(1, float("inf"))]).detail
+    assert "a reading that is not positive" in checks.readings_agree([(1, float("inf"))]).detail
 
 
 @given(st.lists(st.floats(0.1, 1e3), min_size=1, max_size=3))

@@ -1,0 +1,117 @@
+"""The machine a CPU engine runs on: how busy others keep it, and what its memory gives one rank and several at once."""
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from predictor.cards import Platform
+
+QUIET_LOAD = 1.5
+# Cores others may use on average while an engine is timed; an engine and its client leave less than this of two idle.
+QUIET_OTHERS = 0.25
+# Reads a matrix of 256 MiB through a matrix-vector product, which a core does as fast as memory gives it.
+_READ = """
+import sys, time
+import numpy as np
+matrix, vector = np.ones((8192, 8192), np.float32), np.ones(8192, np.float32)
+matrix @ vector
+print("ready", flush=True)
+sys.stdin.readline()
+times = []
+for _ in range(12):
+    begun = time.perf_counter()
+    matrix @ vector
+    times.append(time.perf_counter() - begun)
+print(matrix.nbytes / sorted(times)[len(times) // 2])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Processor seconds since the start of the machine, and this process's own with its finished children."""
+
+    at_s: float
+    busy_s: float
+    own_s: float
+
+    def others_since(self, earlier: "Reading") -> float:
+        """Cores that others used on average between two readings; work stolen by other machines counts."""
+        busy, own = self.busy_s - earlier.busy_s, self.own_s - earlier.own_s
+        return max(0.0, busy - own) / max(1e-9, self.at_s - earlier.at_s)
+
+
+def read_machine(stat: Path = Path("/proc/stat")) -> Reading:
+    """Now; where the system does not tell, nobody else is busy."""
+    usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    own = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    try:
+        fields = stat.read_text().split("\n", 1)[0].split()[1:]
+    except OSError:
+        return Reading(time.monotonic(), own, own)
+    user, nice, system, _idle, _wait, irq, softirq, steal = (float(field) for field in fields[:8])
+    busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    return Reading(time.monotonic(), busy, own)
+
+
+def wait_for_quiet(limit_s: float, poll_s: float = 5.0) -> float:
+    """Wait until the load average is below ``QUIET_LOAD``, not longer than ``limit_s``; the load at the end.
+
+    What ran just before, such as a test suite, stays in the average for a minute.
+    """
+    until = time.monotonic() + limit_s
+    while (load := os.getloadavg()[0]) >= QUIET_LOAD and time.monotonic() < until:
+        time.sleep(poll_s)
+    return load
+
+
+def read_bytes_per_s(ranks: int) -> float:
+    """Memory read by each of ``ranks`` single-threaded processes at once, bytes/s of the slowest."""
+    env = dict(os.environ) | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    started = [_reader(env) for _ in range(ranks)]
+    for process in started:
+        assert process.stdout is not None
+        process.stdout.readline()
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return min(float(process.communicate()[0]) for process in started)
+
+
+def _reader(env: Mapping[str, str]) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", _READ], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+    )
+
+
+def cpu_platform(read_bytes_per_s: float = 2e10) -> Platform:
+    """This machine as a platform whose "GPU" is a core. Steps measured at the target's width are not moved by it.
+
+    ``read_bytes_per_s`` is what memory gives each rank while all of them read. A reduction goes through that memory.
+    """
+    memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return Platform(
+        name="CPU",
+        vendor="amd",  # of the laws' two sets the one that rests on terms alone, not on kernel tables
+        gpus_per_node=os.cpu_count() or 1,
+        hbm_bytes=memory,
+        hbm_bytes_per_s=read_bytes_per_s,
+        peak_bf16_flops=1e11,
+        compute_units=1,
+        clock_ghz=2.0,
+        link_bytes_per_s=read_bytes_per_s / 2.0,
+        nic_bytes_per_s=1e9,
+        kernel_launch_us=10.0,
+        hbm_efficiency=0.8,
+        sources={
+            "hbm_bytes": "SC_PHYS_PAGES",
+            "hbm_bytes_per_s": "a matrix-vector product timed on this machine",
+            "link_bytes_per_s": "half of a read: shared memory is written, then read",
+            "peak_bf16_flops": "order of one AVX-512 core; no law here uses it",
+        },
+    )

@@ -1,0 +1,173 @@
+"""Real engines: the study itself where asked for (``make engine``), and what judges it, always."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evals import real_engine
+from evals.real_deployments import Limits, anchor_request, model_card_of, vllm_command, width_request
+from evals.real_environment import DUMMY_CONFIG, EnvironmentFailed, RealEngine, cache_folder, environment, llama_ready
+from evals.real_machine import Reading, cpu_platform, read_bytes_per_s, read_machine
+
+ASKED = os.environ.get("INFERASIM_REAL_ENGINE") == "1"
+
+
+@pytest.mark.skipif(not ASKED, reason="starts real engines for some minutes: make engine (INFERASIM_REAL_ENGINE=1)")
+def test_a_real_engine_is_harvested_and_predicted() -> None:
+    arguments = real_engine.arguments().parse_args(["--json"])
+    try:
+        result = real_engine.evaluate(arguments)
+    except EnvironmentFailed as error:
+        pytest.skip(f"no engine here: {error}")
+    assert result["engine"].startswith("vLLM 0.32.0")
+    assert result["targets"] >= 6
+    assert {row["token_budget"] for row in result["rows"]} == {256, 512}
+    assert {row["max_running"] for row in result["rows"]} == {4, 16}
+    assert not [line for line in result["harvest"]["marked"] if line.startswith("real_weights")]
+    assert result["harvest"]["kv_pool_tokens"] > 16 * 2048
+    assert result["second_adapter"]["stopped"]
+    assert all(check["passed"] for check in result["second_adapter"]["checks"] if check["name"] != "readings_agree")
+    if result["skipped"]:
+        pytest.skip(f"measured twice on a busy machine: {result['skip_reason']}")
+    assert result["missed"] == []
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> RealEngine:
+    """Where an environment would lie, with the two models' configs."""
+    made = RealEngine(tmp_path)
+    for folder in (made.model, made.dummy):
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(DUMMY_CONFIG))
+    return made
+
+
+def test_the_dummy_s_heads_divide_by_two(engine: RealEngine) -> None:
+    card = model_card_of(engine.dummy)
+    assert card.name == "dummy-192m"
+    assert card.layers == 12
+    wide = width_request(engine, 2, engine.folder)
+    assert wide.command is not None
+    assert wide.command.env["VLLM_CPU_OMP_THREADS_BIND"] == "0|1"
+    assert wide.command.argv[-2:] == ("--tensor-parallel-size", "2")
+    assert "--load-format" in wide.command.argv
+
+
+def test_the_anchor_is_of_real_weights_with_the_cache_off(engine: RealEngine) -> None:
+    prepared = anchor_request(engine, engine.folder)
+    assert prepared.command is not None
+    assert "--no-enable-prefix-caching" in prepared.command.argv
+    assert "--load-format" not in prepared.command.argv
+    assert prepared.plan.second_batches
+    assert prepared.settings.max_running == 16
+    assert prepared.settings.token_budget == 512
+
+
+def test_limits_of_a_start_reach_the_engine(engine: RealEngine) -> None:
+    argv = vllm_command(engine, engine.model, 1, engine.folder / "log", Limits(4, 256)).argv
+    assert argv[argv.index("--max-num-seqs") + 1] == "4"
+    assert argv[argv.index("--max-num-batched-tokens") + 1] == "256"
+
+
+def test_an_environment_is_known_by_its_pins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder("a", 1) == cache_folder("a", 1)
+    assert cache_folder("a", 1) != cache_folder("a", 2)
+    assert cache_folder("a").is_relative_to(tmp_path)
+
+
+def test_an_environment_that_cannot_be_made_says_which_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evals.real_environment._pip", lambda python: [str(python), "-c", "raise SystemExit('no net')"])
+    with pytest.raises(EnvironmentFailed, match=r"llama\.cpp failed in .*: no net"):
+        llama_ready(tmp_path / "new")
+    assert not (tmp_path / "new" / "ready").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentFailed, match="cannot be made"):
+        llama_ready(tmp_path / "file" / "below")
+
+
+def test_the_engine_never_asks_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "x")
+    env = environment()
+    assert env["HF_HUB_OFFLINE"] == "1"
+    assert env["VLLM_HOST_IP"] == "127.0.0.1"
+    assert "OPENBLAS_CORETYPE" not in env
+
+
+# What judges a run
+
+
+def result(**changes: Any) -> dict[str, Any]:
+    return {
+        "tpot_median_ape_pct": 5.0,
+        "throughput_median_ape_pct": 5.0,
+        "width": {"median_ape_pct": 5.0},
+        "load_average": 0.3,
+        "others_busy_cores": 0.05,
+    } | changes
+
+
+def test_a_missed_target_is_named() -> None:
+    assert real_engine.missed(result()) == []
+    assert real_engine.missed(result(tpot_median_ape_pct=13.0)) == ["TPOT off by 13.0% (at most 12%)"]
+    assert real_engine.missed(result(width={"median_ape_pct": 21.0})) == ["TP1 to TP2 off by 21.0% (at most 20%)"]
+
+
+def test_a_busy_machine_is_told_by_load_and_by_what_others_use() -> None:
+    assert real_engine.busy(result()) is None
+    assert "load average 4.0" in (real_engine.busy(result(load_average=4.0)) or "")
+    assert "0.90 cores" in (real_engine.busy(result(others_busy_cores=0.9)) or "")
+
+
+@pytest.mark.parametrize(
+    ("load", "errors", "attempts", "skipped", "missed"),
+    [
+        (0.3, [5.0], 1, False, False),
+        (0.3, [50.0], 1, False, True),  # quiet and wrong: no second try, no skip
+        (4.0, [5.0], 1, False, False),  # busy and right all the same
+        (4.0, [50.0, 5.0], 2, False, False),
+        (4.0, [50.0, 40.0], 2, True, True),
+    ],
+)
+def test_a_busy_machine_gets_one_more_try_then_a_skip(
+    monkeypatch: pytest.MonkeyPatch, load: float, errors: list[float], attempts: int, skipped: bool, missed: bool
+) -> None:
+    given = [result(tpot_median_ape_pct=error, load_average=load) for error in errors]
+    made: list[dict[str, Any]] = []
+
+    def attempt(engine: object, server: object) -> dict[str, Any]:
+        made.append(given[len(made)])
+        return made[-1]
+
+    monkeypatch.setattr(real_engine, "attempt", attempt)
+    monkeypatch.setattr(real_engine, "ready", lambda folder, say: None)
+    monkeypatch.setattr(real_engine, "llama_ready", lambda say: None)
+    found = real_engine.evaluate(real_engine.arguments().parse_args([]))
+    assert len(made) == attempts
+    assert found["skipped"] is skipped
+    assert bool(found["missed"]) is missed
+    assert (found["skip_reason"] is not None) is skipped
+
+
+def test_others_are_what_this_process_and_its_children_did_not_use() -> None:
+    assert Reading(10.0, 8.0, 3.0).others_since(Reading(0.0, 0.0, 0.0)) == 0.5
+    assert Reading(10.0, 2.9, 3.0).others_since(Reading(0.0, 0.0, 0.0)) == 0.0
+    now = read_machine()
+    assert now.busy_s > 0.0
+    assert now.own_s > 0.0
+
+
+def test_without_proc_nobody_else_is_busy(tmp_path: Path) -> None:
+    assert read_machine(tmp_path / "none").others_since(read_machine(tmp_path / "none")) <= 1.0
+
+
+def test_memory_is_read_by_as_many_as_asked() -> None:
+    assert read_bytes_per_s(1) > 1e7
+
+
+def test_a_core_is_the_gpu_of_a_cpu() -> None:
+    assert cpu_platform(3e9).hbm_bytes_per_s == 3e9
+    assert cpu_platform(3e9).link_bytes_per_s == 1.5e9
