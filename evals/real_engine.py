@@ -12,7 +12,7 @@ once more, then reported as skipped, with the figures.
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -255,7 +255,7 @@ def llama_study(server: LlamaServer, engine: RealEngine, folder: Path) -> dict[s
         "tpot_ms": loaded.tpot.mean,
         "requests": loaded.requests,
         "stopped": port_is_free(command.port),
-        "checks": [check.model_dump() for check in given],
+        "checks": [asdict(check) for check in given],
     }
 
 

@@ -32,7 +32,7 @@ def verify(
     ] = None,
     url: Annotated[str | None, typer.Option(help="The endpoint, such as http://host:8000.")] = None,
     result: Annotated[str | None, typer.Option(help="A benchmark file of any known tool, instead of a run.")] = None,
-    client: Annotated[str, typer.Option(help="built-in, vllm (vllm bench serve) or aiperf.")] = "built-in",
+    client: Annotated[str, typer.Option(help="built-in, vllm (vllm bench serve), aiperf or guidellm.")] = "built-in",
     tokenizer: Annotated[
         str | None, typer.Option(help="Tokenizer of the client; the served model if left out.")
     ] = None,

@@ -43,6 +43,7 @@ def verdicts(prepared: Prepared, facts: EngineFacts, measured: Measured, idle: I
             measured.prefill[-1].ttft_ms, measured.cache.repeated_ms, measured.prefill[0].ttft_ms, measured.cache.hits
         ),
         checks.real_weights(dummy),
+        checks.as_asked(effective_limits(prepared, facts)),
         *([checks.prompt_length(*off)] if off else []),
         checks.tokens_counted(
             max(one.tokens_per_chunk for one in measured.decode), all(one.ids_counted for one in measured.decode)
@@ -67,6 +68,25 @@ def verdicts(prepared: Prepared, facts: EngineFacts, measured: Measured, idle: I
             )
         )
     return tuple(found)
+
+
+def effective_limits(prepared: Prepared, facts: EngineFacts) -> list[tuple[str, object, object]]:
+    """What was asked for, beside what the engine says it runs with; only what both tell."""
+    wanted, ranks = prepared.request.deployment.scheduler, prepared.request.deployment.layout.attn_dp
+    rows: list[tuple[str, object, object]] = [
+        ("max_running", wanted.max_running, facts.max_running),
+        ("token_budget", wanted.token_budget, facts.token_budget),
+    ]
+    if ranks > 1:  # engines print a rank's or the replica's, by release
+        rows = []
+    if facts.capture_sizes is not None and prepared.settings.capture_sizes:
+        rows.append(("graph sizes", prepared.settings.capture_sizes, facts.capture_sizes))
+    return [row for row in rows if row[1] is not None and row[2] is not None]
+
+
+def captured(prepared: Prepared, facts: EngineFacts) -> tuple[int, ...]:
+    """Graph sizes: as printed, else by the engine's rules."""
+    return prepared.settings.capture_sizes if facts.capture_sizes is None else facts.capture_sizes
 
 
 def signature_of(wanted: Deployment, capture_sizes: tuple[int, ...]) -> Signature:
@@ -119,7 +139,7 @@ def artefact(
         {
             "schema_version": SCHEMA_VERSION,
             "name": request.name or anchor_name(wanted),
-            "signature": signature_of(wanted, prepared.settings.capture_sizes),
+            "signature": signature_of(wanted, captured(prepared, facts)),
             "decode": [
                 _sweep([one for one in measured.decode if one.prompt_tokens == prompt], accepted)
                 for prompt in sorted({one.prompt_tokens for one in measured.decode})

@@ -61,6 +61,13 @@ def prompt_length(asked: int, counted: int) -> Check:
     return Check(name="prompt_length", passed=abs(off) <= PROMPT_SLACK or abs(counted - asked) <= 2, detail=detail)
 
 
+def as_asked(rows: Sequence[tuple[str, object, object]]) -> Check:
+    """(what, asked, effective): engines clamp a running cap or a budget, or capture other graphs, without stopping."""
+    off = [f"{what} {effective}, asked {asked}" for what, asked, effective in rows if asked != effective]
+    said = "; ".join(off) or "the engine runs with the limits and graphs it was asked for, as far as it says"
+    return Check(name="limits_as_asked", passed=not off, detail=said)
+
+
 def tokens_counted(tokens_per_chunk: float, counts_ids: bool) -> Check:
     """Gaps are between messages; with several tokens in one they are only usable where the tokens are counted."""
     detail = f"{tokens_per_chunk:.2f} tokens a message" + (", counted by their ids" if counts_ids else "")

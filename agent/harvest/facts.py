@@ -15,6 +15,8 @@ from predictor.anchors.import_formats.sglang import server_facts
 from predictor.errors import BadFile
 from predictor.pool_logs import PoolLog, read_pool_log
 
+# vLLM prints its whole configuration, SGLang what it captures; a list that is cut with dots tells nothing.
+_GRAPH_SIZES = re.compile(r"(?:cudagraph_capture_sizes['\"]?\s*:\s*|Capture cuda graph bs )\[([\d, ]*)\]")
 _DUMMY = re.compile(r"load[-_]format['\"]?\s*[=:, ]+\s*['\"]?dummy", re.I)
 
 
@@ -30,6 +32,7 @@ class EngineFacts:
     kv_pool_tokens: int | None = None
     token_budget: int | None = None
     max_running: int | None = None
+    capture_sizes: tuple[int, ...] | None = None
     counters: bool = False  # whether the server counts time between tokens
     recorded: Mapping[str, Fact] = field(default_factory=dict)
 
@@ -75,13 +78,28 @@ def endpoint_of(url: str, facts: EngineFacts, engine: str, timeout_s: float, tok
     return Endpoint(base, facts.model, timeout_s, token_ids, counts_ids=engine == "vLLM")
 
 
-def read_start_log(text: str) -> tuple[PoolLog | None, bool | None]:
-    """The pool an engine printed at its start, and whether it says that its weights are dummies."""
+@dataclass(frozen=True, slots=True)
+class StartLog:
+    """What an engine printed at its start; None where it did not."""
+
+    pool: PoolLog | None = None
+    capture_sizes: tuple[int, ...] | None = None
+    dummy_weights: bool | None = None
+
+
+def read_start_log(text: str) -> StartLog:
+    """Pool and effective limits, captured graph sizes, and whether the weights are dummies.
+
+    >>> read_start_log("INFO Capture cuda graph bs [1, 2, 4]").capture_sizes
+    (1, 2, 4)
+    """
     try:
         pool = read_pool_log(text)
     except BadFile:
         pool = None
-    return pool, True if _DUMMY.search(text) else None
+    sizes = _GRAPH_SIZES.findall(text)
+    captured = tuple(sorted(int(size) for size in sizes[-1].split(",") if size.strip())) if sizes else None
+    return StartLog(pool, captured, True if _DUMMY.search(text) else None)
 
 
 def _json(client: httpx.Client, url: str) -> Any:

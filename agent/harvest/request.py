@@ -1,9 +1,7 @@
 """What to harvest, and every choice made before anything is started: pure but for reading profiles."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from agent.anchor_files import cache_folder
 from agent.harvest.engine import EngineCommand
@@ -47,7 +45,6 @@ class HarvestRequest:
     ready_limit_s: float = 3600.0
     timeout_s: float = 600.0
     token_ids: bool = True
-    extra_body: Mapping[str, Any] = field(default_factory=dict)  # fields this server wants in every request
     seed: int = 0
     command: EngineCommand | None = None  # how to start the engine, where it is not one of the launchers
 

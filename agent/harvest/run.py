@@ -71,16 +71,17 @@ def _engine(prepared: Prepared, say: Say) -> Iterator[str]:
 
 
 def _with_log(facts: EngineFacts, text: str) -> EngineFacts:
-    """What the start log tells wins over what was not asked for: pool, limits, dummy weights."""
-    pool, dummy = read_start_log(text)
-    if pool is not None:
+    """What the start log tells wins over what was not asked for: pool, limits, graph sizes, dummy weights."""
+    log = read_start_log(text)
+    if log.pool is not None:
         facts = replace(
             facts,
-            kv_pool_tokens=pool.tokens or facts.kv_pool_tokens,
-            token_budget=pool.budget_tokens or facts.token_budget,
-            max_running=pool.max_running or facts.max_running,
+            kv_pool_tokens=log.pool.tokens or facts.kv_pool_tokens,
+            token_budget=log.pool.budget_tokens or facts.token_budget,
+            max_running=log.pool.max_running or facts.max_running,
         )
-    return replace(facts, dummy_weights=True) if dummy else facts
+    sizes = facts.capture_sizes if log.capture_sizes is None else log.capture_sizes
+    return replace(facts, capture_sizes=sizes, dummy_weights=log.dummy_weights or facts.dummy_weights)
 
 
 def _session(prepared: Prepared, facts: EngineFacts, url: str, say: Say) -> Session:
@@ -90,7 +91,6 @@ def _session(prepared: Prepared, facts: EngineFacts, url: str, say: Say) -> Sess
     if kept.rows:
         say(f"resuming: {len(kept.rows)} measurements of an interrupted harvest are kept")
     endpoint = endpoint_of(url, facts, request.profile.name, request.timeout_s, request.token_ids)
-    endpoint = replace(endpoint, extra_body=request.extra_body)
     # Each start of an interrupted harvest sends other prompts, so that none of them can be cached from the one before.
     prompts = PromptSource(request.seed + 1000 * len(kept.rows), request.card.vocab, request.token_ids)
     longest = min(request.card.max_context_tokens, facts.max_model_len or request.card.max_context_tokens)

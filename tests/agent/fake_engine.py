@@ -261,6 +261,7 @@ def main() -> None:
     parser.add_argument("--start-delay", type=float, default=0.0)
     parser.add_argument("--die-at-start", choices=sorted(DEATHS))
     parser.add_argument("--die-after", type=int)
+    parser.add_argument("--says", default="INFO GPU KV cache size: 131,072 tokens")
     parser.add_argument("--child", action="store_true", help="start a child that ignores termination, as workers may")
     arguments = parser.parse_args()
     _say("INFO loading weights")
@@ -273,7 +274,7 @@ def main() -> None:
         code = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
         subprocess.Popen([sys.executable, "-c", code])
     time.sleep(arguments.start_delay)
-    _say("INFO GPU KV cache size: 131,072 tokens")
+    _say(arguments.says)
     with FakeEngine(Script(die_after=arguments.die_after), arguments.port):
         threading.Event().wait()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.bench.adapters import aiperf_command, run_client, vllm_command
+from agent.bench.adapters import aiperf_command, guidellm_command, run_client, vllm_command
 from agent.bench.client import Endpoint
 from agent.bench.load import FAILED_FRAC, run_benchmark
 from agent.failures import DependencyFailed, EndpointFailed
@@ -65,6 +65,25 @@ def test_aiperf_sends_closed_loops_of_the_mean_lengths(tmp_path: Path) -> None:
     assert after(argv, "--extra-inputs") == "ignore_eos:true"
     with pytest.raises(BadInput, match="the aiperf adapter sends closed loops"):
         aiperf_command(WHERE, Workload(8, 8, arrival=Arrival.POISSON, request_rate_per_s=1.0), "t", tmp_path)
+
+
+def test_guidellm_sends_what_it_can_say_of_a_workload(tmp_path: Path) -> None:
+    argv = guidellm_command(WHERE, WORKLOAD, "tokenizer/dir", tmp_path)
+    assert argv[:2] == ("guidellm", "run")
+    assert after(argv, "--backend").startswith("kind=openai_http,target=http://127.0.0.1:8000,model=served-name,")
+    assert after(argv, "--profile") == "kind=concurrent,streams=8"
+    assert after(argv, "--constraint") == "kind=max_requests,count=80"
+    data = dict(pair.split("=") for pair in after(argv, "--data").split(","))
+    assert data["prompt_tokens"] == "922"
+    assert (data["prompt_tokens_min"], data["prompt_tokens_max"]) == ("819", "1024")
+    assert (data["output_tokens_min"], data["output_tokens_max"]) == ("205", "256")
+    assert after(argv, "--output") == f"kind=json,path={tmp_path / 'benchmarks.json'}"
+    fixed = after(guidellm_command(WHERE, Workload(64, 16, 2), "t", tmp_path), "--data")
+    assert fixed == "kind=synthetic_text,prompt_tokens=64,output_tokens=16"
+    open_loop = Workload(64, 16, arrival=Arrival.POISSON, request_rate_per_s=2.0)
+    assert after(guidellm_command(WHERE, open_loop, "t", tmp_path), "--profile") == "kind=poisson,rate=2.0"
+    with pytest.raises(BadInput, match="the guidellm adapter sends closed, poisson, constant"):
+        guidellm_command(WHERE, Workload(8, 8, arrival=Arrival.GAMMA, request_rate_per_s=1.0), "t", tmp_path)
 
 
 def program(folder: Path, body: str) -> str:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.harvest import checks
+from agent.harvest.facts import read_start_log
 from agent.harvest.idle import check_idle, judge_gpus, judge_load, parse_nvidia, parse_rocm
 from agent.harvest.plan import make_plan, prefill_lengths, wave_batches
 from agent.harvest.state import Kept
@@ -89,6 +90,35 @@ def test_tokens_of_a_message_must_be_counted() -> None:
     assert checks.tokens_counted(1.0, False).passed
     assert checks.tokens_counted(2.0, True).passed
     assert not checks.tokens_counted(2.0, False).passed
+
+
+def test_limits_an_engine_changed_by_itself_are_named() -> None:
+    assert checks.as_asked([]).passed
+    assert checks.as_asked([("max_running", 256, 256)]).passed
+    clamped = checks.as_asked([("max_running", 256, 48), ("token_budget", 8192, 8192)])
+    assert not clamped.passed
+    assert clamped.detail == "max_running 48, asked 256"
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("'x': 1, 'cudagraph_capture_sizes': [1, 2, 4, 8], 'cudagraph_copy_inputs'", (1, 2, 4, 8)),
+        ("'cudagraph_mode': <CUDAGraphMode.NONE: 0>, 'cudagraph_capture_sizes': [], 'x'", ()),
+        ("Capture cuda graph bs [1, 2, 4]\nCapture cuda graph bs [1, 2, 4, 8]", (1, 2, 4, 8)),
+        ("Capture cuda graph bs [1, 2, 4, ...]", None),
+        ("nothing of the kind", None),
+    ],
+)  # fmt: skip
+def test_captured_sizes_are_read_from_the_start_log(text: str, sizes: tuple[int, ...] | None) -> None:
+    assert read_start_log(text).capture_sizes == sizes
+
+
+def test_the_start_log_tells_pool_and_dummy_weights() -> None:
+    log = read_start_log("load_format=dummy\nINFO CPU KV cache size: 46,592 tokens, Maximum concurrency")
+    assert log.dummy_weights
+    assert log.pool is not None
+    assert log.pool.tokens == 46592
 
 
 def test_the_server_counts_the_prompt() -> None:
