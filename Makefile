@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check clean
+.PHONY: demo test check engines clean
 
 demo: $(VENV)/.run
 	@mkdir -p out
@@ -18,6 +18,10 @@ check: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Real engines in environments of their own (cached, 3 GB); about eight minutes, longer where they are installed first.
+engines: $(VENV)/.test
+	INFERASIM_REAL_ENGINE=1 $(BIN)/pytest -q -rs tests/evals/test_real_engine.py
 
 $(VENV)/.run: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -10,7 +10,9 @@ once more, then reported as skipped, with the figures.
 """
 
 import argparse
+import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -75,6 +77,7 @@ WIDTHS = (1, 2)
 # The first is the one a prediction uses; the others are there to be compared.
 WIDTH_LAWS: tuple[WidthLaw, ...] = ("combined", "eq1", "unchanged", "scale")
 QUIET_WAIT_S = 150.0
+LIMIT_MIN = 25.0
 EXIT_NO_ENGINE = 3
 
 
@@ -108,6 +111,22 @@ TARGETS = (
 )
 
 
+class OutOfTime(Exception):
+    """Steps take so much longer than on a quiet machine that nothing would be learned from the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """A limit on everything together: asked between two steps, each of which has limits of its own."""
+
+    deadline_s: float
+
+    def more(self, what: str) -> None:
+        """Raise OutOfTime where the limit has passed."""
+        if time.monotonic() > self.deadline_s:
+            raise OutOfTime(f"out of time before {what}: this machine is too busy or too slow for the study")
+
+
 def say(text: str) -> None:
     """Words go to stderr."""
     print(text, file=sys.stderr, flush=True)
@@ -120,7 +139,7 @@ def predicted(anchor: Anchor, target: Target, engine: RealEngine) -> Prediction:
     return predict(wanted, target.workload(), catalogue, mode=Mode.ANCHORED)
 
 
-def measured(engine: RealEngine, targets: Sequence[Target], folder: Path) -> dict[Target, BenchRun]:
+def measured(engine: RealEngine, targets: Sequence[Target], folder: Path, until: Until) -> dict[Target, BenchRun]:
     """Every target by ``vllm bench serve``, with one start of the engine for each setting of its limits."""
     found: dict[Target, BenchRun] = {}
     for limits in dict.fromkeys(target.limits for target in targets):
@@ -129,6 +148,7 @@ def measured(engine: RealEngine, targets: Sequence[Target], folder: Path) -> dic
         with running(start, say):
             endpoint = Endpoint(start.url, str(engine.model))
             for target in (one for one in targets if one.limits == limits):
+                until.more(f"{target}")
                 found[target] = run_client(
                     "vllm", endpoint, target.workload(), str(engine.model), program=str(engine.bench), env=environment()
                 )
@@ -172,10 +192,10 @@ def harvested(result: Harvested) -> dict[str, Any]:
     }
 
 
-def anchor_study(engine: RealEngine, folder: Path) -> dict[str, Any]:
+def anchor_study(engine: RealEngine, folder: Path, until: Until) -> dict[str, Any]:
     """Harvest at TP1, predict every target, measure every target."""
     result = harvest(anchor_request(engine, folder), say)
-    recorded = measured(engine, TARGETS, folder)
+    recorded = measured(engine, TARGETS, folder, until)
     rows = [row(target, predicted(result.anchor, target, engine), recorded[target]) for target in TARGETS]
 
     def ape(name: str) -> float:
@@ -259,15 +279,17 @@ def llama_study(server: LlamaServer, engine: RealEngine, folder: Path) -> dict[s
     }
 
 
-def attempt(engine: RealEngine, server: LlamaServer) -> dict[str, Any]:
+def attempt(engine: RealEngine, server: LlamaServer, until: Until) -> dict[str, Any]:
     """Everything once, and how busy others kept the machine meanwhile."""
     load, begun = wait_for_quiet(QUIET_WAIT_S), read_machine()
     if load >= QUIET_LOAD:
         say(f"load average {load:.1f}: measuring all the same")
     with TemporaryDirectory(prefix="inferasim-real-") as place:
         folder = Path(place)
-        result = anchor_study(engine, folder / "anchor")
+        result = anchor_study(engine, folder / "anchor", until)
+        until.more("TP1 to TP2")
         result["width"] = width_study(engine, folder / "width")
+        until.more("llama.cpp")
         result["second_adapter"] = llama_study(server, engine, folder / "llama")
     ended = read_machine()
     return {
@@ -303,10 +325,14 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     """Harvest, predict, measure; once more where a busy machine spoiled it."""
     engine = ready(Path(args.environment) if args.environment else None, say)
     server = llama_ready(say=say)
-    result = attempt(engine, server)
-    if missed(result) and busy(result):
-        say(f"{'; '.join(missed(result))}, and {busy(result)}: harvesting once more")
-        result = {**attempt(engine, server), "first_attempt": result}
+    until = Until(time.monotonic() + args.limit_min * 60.0)
+    try:
+        result = attempt(engine, server, until)
+        if missed(result) and busy(result):
+            say(f"{'; '.join(missed(result))}, and {busy(result)}: harvesting once more")
+            result = {**attempt(engine, server, until), "first_attempt": result}
+    except OutOfTime as late:
+        return {"skipped": True, "skip_reason": str(late), "load_average": os.getloadavg()[0], "missed": []}
     off, reason = missed(result), busy(result)
     skipped = bool(off and reason)
     return {
@@ -322,6 +348,7 @@ def arguments() -> argparse.ArgumentParser:
     """Arguments of the command."""
     result = parser(__doc__ or "")
     result.add_argument("--environment", metavar="DIR", help="an environment made by evals.real_environment")
+    result.add_argument("--limit-min", type=float, default=LIMIT_MIN, help="minutes after which the rest is skipped")
     return result
 
 

@@ -22,6 +22,8 @@ def test_a_real_engine_is_harvested_and_predicted() -> None:
         result = real_engine.evaluate(arguments)
     except EnvironmentFailed as error:
         pytest.skip(f"no engine here: {error}")
+    if "engine" not in result:
+        pytest.skip(result["skip_reason"])
     assert result["engine"].startswith("vLLM 0.32.0")
     assert result["targets"] >= 6
     assert {row["token_budget"] for row in result["rows"]} == {256, 512}
@@ -138,7 +140,7 @@ def test_a_busy_machine_gets_one_more_try_then_a_skip(
     given = [result(tpot_median_ape_pct=error, load_average=load) for error in errors]
     made: list[dict[str, Any]] = []
 
-    def attempt(engine: object, server: object) -> dict[str, Any]:
+    def attempt(engine: object, server: object, until: object) -> dict[str, Any]:
         made.append(given[len(made)])
         return made[-1]
 
@@ -150,6 +152,21 @@ def test_a_busy_machine_gets_one_more_try_then_a_skip(
     assert found["skipped"] is skipped
     assert bool(found["missed"]) is missed
     assert (found["skip_reason"] is not None) is skipped
+
+
+def test_a_machine_that_never_gets_there_is_skipped_with_the_step_it_stopped_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def attempt(engine: object, server: object, until: real_engine.Until) -> dict[str, Any]:
+        until.more("TP1 to TP2")
+        raise AssertionError("the limit had passed")
+
+    monkeypatch.setattr(real_engine, "attempt", attempt)
+    monkeypatch.setattr(real_engine, "ready", lambda folder, say: None)
+    monkeypatch.setattr(real_engine, "llama_ready", lambda say: None)
+    found = real_engine.evaluate(real_engine.arguments().parse_args(["--limit-min", "-1"]))
+    assert found["skipped"]
+    assert "before TP1 to TP2" in found["skip_reason"]
 
 
 def test_others_are_what_this_process_and_its_children_did_not_use() -> None:

@@ -248,5 +248,5 @@ def test_engine_version_defaults_to_the_newest() -> None:
     engine: EngineProfile = loader.engine_profile("vllm")
     assert engine.version().version == "0.33.0"
     assert engine.version("0.30.0").kv_mem_fraction == 0.92
-    with pytest.raises(BadInput, match=r"known: 0\.33\.0, 0\.30\.0"):
+    with pytest.raises(BadInput, match=r"known: 0\.33\.0, 0\.32\.0, 0\.30\.0"):
         engine.version("0.1")
