@@ -17,8 +17,8 @@ from predictor.types import Deployment, Kernels, Layout, SchedulerSettings
 MAX_RUNNING, TOKEN_BUDGET, CONTEXT = 16, 512, 2048
 BLOCK_TOKENS = 128  # vLLM's CPU build: block_size in cache_config_info
 BATCHES = (1, 2, 4, 8, 16)
-PROMPT, SECOND_PROMPT = 128, 512
-WIDTH_BATCHES = (1, 8, 16)
+PROMPT, SECOND_PROMPT = 128, 384
+WIDTH_PROMPT, WIDTH_BATCHES = 32, (1, 4, 8, 16)
 START_LIMIT_S = 420.0
 LLAMA_SLOTS, LLAMA_PROMPT, LLAMA_BATCHES = 2, 16, (1, 2)
 
@@ -44,6 +44,14 @@ def machine_profile() -> EngineProfile:
 def model_card_of(folder: Path) -> ModelCard:
     """A served folder's card, from its own config."""
     return read_config(folder / "config.json")
+
+
+def served_dtype(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """What the CPU build computes in: bf16 needs AVX-512, without which every product falls back to a slow one."""
+    try:
+        return "bfloat16" if "avx512f" in cpuinfo.read_text() else "float32"
+    except OSError:
+        return "float32"
 
 
 def deployment(model: str, limits: Limits = USUAL, tp: int = 1) -> Deployment:
@@ -77,6 +85,7 @@ def vllm_command(
     argv += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--no-enable-prefix-caching"]
     argv += ["--no-async-scheduling", "--max-model-len", str(CONTEXT), "--max-num-seqs", str(limits.max_running)]
     argv += ["--max-num-batched-tokens", str(limits.token_budget)]
+    argv += ["--dtype", served_dtype()]
     env = dict(environment())
     if model == engine.dummy:
         argv += ["--load-format", "dummy"]
@@ -92,7 +101,7 @@ def anchor_request(engine: RealEngine, folder: Path) -> Prepared:
     command = vllm_command(engine, engine.model, free_port(), folder / "harvest.log")
     request = _request(card, machine_profile(), deployment(card.name), folder, command)
     return prepare(
-        replace(request, prompt_tokens=PROMPT, second_prompt_tokens=SECOND_PROMPT, batches=BATCHES, repeats=3)
+        replace(request, prompt_tokens=PROMPT, second_prompt_tokens=SECOND_PROMPT, batches=BATCHES, repeats=2)
     )
 
 
@@ -102,7 +111,7 @@ def width_request(engine: RealEngine, tp: int, folder: Path) -> Prepared:
     command = vllm_command(engine, engine.dummy, free_port(), folder / "harvest.log", tp=tp)
     request = _request(card, machine_profile(), deployment(card.name, tp=tp), folder, command)
     return prepare(
-        replace(request, prompt_tokens=PROMPT, batches=WIDTH_BATCHES, repeats=2, probe=False, dummy_weights=True)
+        replace(request, prompt_tokens=WIDTH_PROMPT, batches=WIDTH_BATCHES, repeats=2, probe=False, dummy_weights=True)
     )
 
 

@@ -43,6 +43,7 @@ from evals.real_deployments import (
     llama_plan,
     machine_profile,
     model_card_of,
+    served_dtype,
     vllm_command,
     width_request,
 )
@@ -70,7 +71,7 @@ from predictor.step.build import kernel_context, measured_curve
 from predictor.transfer.width import WidthLaw, move_decode
 from predictor.types import Mode, Prediction, Workload
 
-REQUESTS_PER_CLIENT = 4
+REQUESTS_PER_CLIENT = 3
 TARGET_PCT = 12.0
 WIDTH_TARGET_PCT = 20.0
 WIDTHS = (1, 2)
@@ -95,19 +96,18 @@ class Target:
 
     def workload(self) -> Workload:
         """What the client sends; a lone client sends a few more, so that its mean is not one request's."""
-        each = REQUESTS_PER_CLIENT if self.clients > 2 else 2 * REQUESTS_PER_CLIENT
+        each = REQUESTS_PER_CLIENT + (2 if self.clients <= 2 else 0)
         return Workload(self.isl_tokens, self.osl_tokens, self.clients, requests_per_client=each)
 
 
 TARGETS = (
     Target(1, 256, 64),
-    Target(2, 512, 48),
+    Target(2, 384, 48),
     Target(4, 128, 96),
     Target(8, 64, 64),
-    Target(8, 256, 48),
     Target(16, 128, 48),
     Target(8, 128, 48, SMALL),
-    Target(3, 512, 48, SMALL),
+    Target(3, 256, 48, SMALL),
 )
 
 
@@ -204,6 +204,7 @@ def anchor_study(engine: RealEngine, folder: Path, until: Until) -> dict[str, An
     sweeps, prompts = result.anchor.decode, result.anchor.prefill.points
     return {
         "engine": f"vLLM {result.anchor.signature.engine_version}",
+        "served_dtype": served_dtype(),
         "anchor_points": sum(len(sweep.points) for sweep in sweeps) + len(prompts),
         "targets": len(rows),
         "tpot_median_ape_pct": ape("tpot"),

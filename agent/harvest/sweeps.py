@@ -105,23 +105,22 @@ async def _decode_point(session: Session, prompt: int, batch: int) -> DecodeMeas
 
         answer = _first_answer(session, prompt, batch)
         await wave(min(answer, WARM_TOKENS + 2))
+        readings: list[WaveReading] = []
         for _ in range(LENGTHEN):
             reading = await wave(answer)
             if reading is not None and reading.steps >= MIN_STEPS:
+                readings.append(reading)
                 break
             # Prompts were still being prefilled while the first answers ended: answers must outlast that.
             answer = min(session.longest - prompt, 2 * answer)
         else:
             return None
-        readings: list[WaveReading] = []
-        for attempt in range(session.plan.repeats + RETRIES):
+        for attempt in range(1, session.plan.repeats + RETRIES):
             if attempt >= session.plan.repeats and _settled(readings):
                 break
             reading = await wave(answer)
             if reading is not None:
                 readings.append(reading)
-        if not readings:
-            return None
     return _summarise(prompt, batch, answer, readings, session.plan.repeats)
 
 

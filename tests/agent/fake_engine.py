@@ -39,7 +39,6 @@ class Script:
     die_after: int | None = None  # the process exits at this request
     wrong_prompt_count: int = 0
     counters: bool = True
-    counter_drift_s: float = 0.0  # added to the server's counter of seconds at every step: its clock was set
 
 
 @dataclass
@@ -108,7 +107,6 @@ class FakeEngine:
                     self._give(one, 1)
                     self.token_seconds += time.perf_counter() - begun
                     self.token_count += 1
-                self.token_seconds += self.script.counter_drift_s
             running = [one for one in running if one.made < one.tokens]
 
     def _uncached(self, prompt: tuple[int, ...]) -> int:

@@ -12,6 +12,7 @@ from agent.bench.metrics import Counters, parse_metrics
 from agent.bench.prompts import LOWEST_ID, PromptSource
 from agent.bench.wave import Wave, read_wave, run_wave
 from agent.failures import EndpointFailed
+from agent.harvest.checks import REFUSING, disagreement_pct, readings_agree
 from tests.agent.fake_engine import FakeEngine, Script
 
 
@@ -149,6 +150,18 @@ def test_server_counters_are_taken_between_two_readings() -> None:
     reading = read_wave(wave(completion(0.0, [9.0] * 10), server=counters))
     assert reading is not None
     assert reading.server_ms == pytest.approx(9.0)
+
+
+def test_a_server_whose_clock_is_set_back_is_refused_by_its_reading() -> None:
+    counters = (Counters(4000.0, 100.0), Counters(400.9, 200.0))
+    reading = read_wave(wave(completion(0.0, [9.0] * 10), server=counters))
+    assert reading is not None
+    assert reading.server_ms is not None
+    apart = disagreement_pct((reading.median_gap_ms, reading.span_ms, reading.server_ms))
+    check = readings_agree([(1, apart), (2, 1.0), (4, 1.0)])
+    assert not check.passed
+    assert check.name in REFUSING
+    assert "batch 1: a reading that is not positive" in check.detail
 
 
 def test_a_wave_whose_requests_never_decode_together_has_no_reading() -> None:

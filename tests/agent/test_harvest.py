@@ -439,14 +439,6 @@ def test_a_clock_that_is_set_moves_no_time(tmp_path: Path, monkeypatch: pytest.M
     assert all(point.step_ms >= 3.0 for point in anchor.prefill.points)
 
 
-def test_a_server_whose_clock_is_set_back_leaves_no_artefact(tmp_path: Path) -> None:
-    with (
-        FakeEngine(Script(counter_drift_s=-3600.0)) as engine,
-        pytest.raises(HarvestRefused, match=r"readings of a step apart: .*a reading that is not positive"),
-    ):
-        harvest(prepared_for(engine, tmp_path), QUIET, IDLE)
-
-
 def test_a_saved_harvest_is_found_again(tmp_path: Path) -> None:
     with FakeEngine() as engine:
         anchor = harvest(prepared_for(engine, tmp_path / "state"), QUIET, IDLE).anchor
