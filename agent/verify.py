@@ -5,7 +5,7 @@ prompts add to it, the prompt's own prefill, and waiting. The client's median ga
 (stalls are rare, paper G.1), so each part can be held against its own measurement.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +14,14 @@ from agent.bench.client import Endpoint
 from agent.bench.load import Say, run_benchmark
 from agent.bench.prompts import PromptSource
 from agent.bench.wave import read_wave, run_wave
-from agent.harvest.facts import endpoint_of, read_endpoint
+from agent.harvest.facts import check_model, endpoint_of, read_endpoint
 from predictor.anchors.import_formats.run import BenchRun, Fact, Latency
 from predictor.anchors.import_solve.artefact import Base, Imported, import_runs
 from predictor.anchors.import_solve.checks import check_run
 from predictor.anchors.import_solve.setting import Lookups
 from predictor.cards import ModelCard
 from predictor.engines import effective_settings
-from predictor.errors import BadInput, InferaSimError
+from predictor.errors import BadInput
 from predictor.predict import Catalogue
 from predictor.profiles.loader import model_card
 from predictor.step.build import anchored_step
@@ -219,16 +219,6 @@ def verify(
     else:
         run = run_client(client, endpoint, workload, tokenizer or facts.model)
     return held_against(prediction, run, found)
-
-
-def check_model(served: str, card: ModelCard, find: Callable[[str], ModelCard]) -> None:
-    """Refuse an endpoint or a file that names another known model; a name no card has says nothing."""
-    try:
-        other = find(served)
-    except InferaSimError:
-        return
-    if other.name != card.name:
-        raise BadInput(f"model {served!r} is {other.name}, the prediction is of {card.name}: another endpoint or file?")
 
 
 def held_against(prediction: Prediction, run: BenchRun, probes: Probes = Probes()) -> Verification:

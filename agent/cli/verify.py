@@ -53,7 +53,8 @@ def verify(
 ) -> None:
     """Benchmark an endpoint, compare with the prediction, record it, re-anchor from it."""
     from agent.cli.output import note, print_json
-    from agent.verify import check_model, facts_json, held_against
+    from agent.harvest.facts import check_model
+    from agent.verify import facts_json, held_against
     from agent.verify import verify as measure
     from predictor.errors import BadInput
     from predictor.profiles.loader import model_card

@@ -1,7 +1,7 @@
 """What an endpoint says about itself: model, release, limits, cache, weights."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,8 @@ from agent.bench.metrics import parse_metrics
 from agent.failures import EndpointFailed
 from predictor.anchors.import_formats.run import Fact
 from predictor.anchors.import_formats.sglang import server_facts
-from predictor.errors import BadFile
+from predictor.cards import ModelCard
+from predictor.errors import BadFile, BadInput, InferaSimError
 from predictor.pool_logs import PoolLog, read_pool_log
 
 # vLLM prints its whole configuration, SGLang what it captures; a list that is cut with dots tells nothing.
@@ -70,6 +71,19 @@ def read_endpoint(url: str, timeout_s: float = 10.0) -> EngineFacts:
         counters=counters.token_count is not None,
         recorded=recorded,
     )
+
+
+def check_model(served: str, card: ModelCard, find: Callable[[str], ModelCard]) -> None:
+    """Refuse an endpoint or a file that names another known model; a name no card has says nothing.
+
+    ``find`` gives the card of a name.
+    """
+    try:
+        other = find(served)
+    except InferaSimError:
+        return
+    if other.name != card.name:
+        raise BadInput(f"model {served!r} is {other.name}, {card.name} was asked for: another endpoint or file?")
 
 
 def endpoint_of(url: str, facts: EngineFacts, engine: str, timeout_s: float, token_ids: bool = True) -> Endpoint:

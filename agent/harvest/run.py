@@ -8,7 +8,7 @@ from agent.bench.prompts import PromptSource
 from agent.harvest import checks
 from agent.harvest.artefact import Measured, artefact, verdicts
 from agent.harvest.engine import read_log, running
-from agent.harvest.facts import EngineFacts, endpoint_of, read_endpoint, read_start_log
+from agent.harvest.facts import EngineFacts, check_model, endpoint_of, read_endpoint, read_start_log
 from agent.harvest.idle import Idle, check_idle
 from agent.harvest.request import HarvestRefused, Prepared, state_folder_of
 from agent.harvest.state import Kept
@@ -16,6 +16,7 @@ from agent.harvest.sweeps import PrefillMeasurement, Session, cache_probe, decod
 from predictor.anchors.fit import PrefillFit, fit_prefill
 from predictor.anchors.schema import Anchor, Check
 from predictor.errors import BadInput
+from predictor.profiles.loader import model_card
 
 Say = Callable[[str], None]
 
@@ -43,6 +44,7 @@ def harvest(prepared: Prepared, say: Say, idle: Callable[[bool], Idle] = check_i
         raise BadInput(f"not idle: {found.detail}; stop the other job, or pass --even-busy, which marks the anchor")
     with _engine(prepared, say) as url:
         facts = read_endpoint(url)
+        check_model(facts.model, request.card, model_card)
         log_text = read_log(prepared.command.log) if prepared.command is not None else ""
         facts = _with_log(facts, log_text)
         session = _session(prepared, facts, url, say)

@@ -39,6 +39,7 @@ class Script:
     die_after: int | None = None  # the process exits at this request
     wrong_prompt_count: int = 0
     counters: bool = True
+    model: str = "tiny"
 
 
 @dataclass
@@ -158,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
             "/health": ("text/plain", ""),
             "/v1/models": (
                 "application/json",
-                json.dumps({"data": [{"id": "tiny", "max_model_len": 4096}]}),
+                json.dumps({"data": [{"id": script.model, "max_model_len": 4096}]}),
             ),
             "/version": ("application/json", json.dumps({"version": script.version})),
             "/metrics": ("text/plain", self.engine.metrics()),

@@ -211,6 +211,14 @@ def test_another_plan_does_not_take_over_measurements(tmp_path: Path) -> None:
     assert not any(line.startswith("resuming") for line in said)
 
 
+def test_an_engine_that_serves_another_model_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    with FakeEngine(Script(model="Qwen/Qwen3-32B")) as engine:
+        with pytest.raises(BadInput, match=r"'Qwen/Qwen3-32B' is Qwen3-32B, Llama-3\.1-8B was asked for"):
+            harvest(prepared_for(engine, tmp_path), QUIET, IDLE)
+        assert engine.bodies == []
+    assert not list(tmp_path.iterdir())
+
+
 def test_nobody_at_the_address_is_said(tmp_path: Path, port: int) -> None:
     with pytest.raises(EndpointFailed, match="not reachable"):
         harvest(prepare(request_for(tmp_path, url=f"http://127.0.0.1:{port}")), QUIET, IDLE)

@@ -189,7 +189,7 @@ def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"model_id": "m"', '"model_id": "Qwen/Qwen3-32B"'))
     code, _, err = command("verify", *DEPLOYMENT, "--result", str(path))
     assert code == 2
-    assert "'Qwen/Qwen3-32B' is Qwen3-32B, the prediction is of Llama-3.1-8B" in err
+    assert "'Qwen/Qwen3-32B' is Qwen3-32B, Llama-3.1-8B was asked for" in err
 
 
 def test_a_verification_can_re_anchor(tmp_path: Path) -> None:
