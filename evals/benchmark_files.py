@@ -185,6 +185,7 @@ def aiperf_summary(run: Figures, load: Load) -> str:
     def scalar(value: float, unit: str) -> Row:
         return {"unit": unit, "avg": value}
 
+    total_tok_s = run.output_tok_s * (1.0 + run.prompt_tokens / run.output_tokens)
     lengths = {"avg": run.prompt_tokens / run.requests, "max": load.isl_tokens}
     lengths["min"] = int(load.isl_tokens * load.length_range_frac)
     return json.dumps(
@@ -199,6 +200,9 @@ def aiperf_summary(run: Figures, load: Load) -> str:
             "request_count": scalar(run.requests, "requests"),
             "request_throughput": scalar(run.requests_per_s, "requests/sec"),
             "output_token_throughput": scalar(run.output_tok_s, "tokens/sec"),
+            "total_token_throughput": scalar(total_tok_s, "tokens/sec"),
+            "total_output_tokens": scalar(run.output_tokens, "tokens"),
+            "total_isl": scalar(run.prompt_tokens, "tokens"),
             "benchmark_duration": scalar(run.duration_s, "sec"),
             "time_to_first_token": metric(run.ttft, "ms"),
             "inter_token_latency": metric(run.tpot, "ms"),

@@ -43,7 +43,8 @@ def aiperf_command(endpoint: Endpoint, workload: Workload, tokenizer: str, folde
     if deviation:
         argv += ["--isl-stddev", str(round(workload.isl_tokens * deviation))]
         argv += ["--osl-stddev", str(round(workload.osl_tokens * deviation))]
-    argv += ["--extra-inputs", "ignore_eos:true", "--random-seed", str(workload.seed)]
+    # The server's counts: an answer is not as many tokens again when it is tokenized anew.
+    argv += ["--use-server-token-count", "--extra-inputs", "ignore_eos:true", "--random-seed", str(workload.seed)]
     return (*argv, "--output-artifact-dir", str(folder))
 
 

@@ -223,7 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return
         count = len(request.prompt) + script.wrong_prompt_count
         usage = {"prompt_tokens": count, "completion_tokens": request.tokens}
-        self._data({"choices": [], "usage": usage})
+        self._data({"id": "cmpl", "object": "text_completion", "choices": [], "usage": usage})
         self.wfile.write(b"data: [DONE]\n\n")
         self.wfile.flush()
 
@@ -231,7 +231,7 @@ class _Handler(BaseHTTPRequestHandler):
         choice: dict[str, Any] = {"index": 0, "text": "x" * tokens, "finish_reason": finish}
         if self.engine.script.returns_ids and body.get("return_token_ids"):
             choice["token_ids"] = list(range(tokens))
-        self._data({"choices": [choice]})
+        self._data({"id": "cmpl", "object": "text_completion", "choices": [choice]})
 
     def _data(self, value: dict[str, Any]) -> None:
         self.wfile.write(b"data: " + json.dumps(value).encode() + b"\n\n")

@@ -18,14 +18,14 @@ class Format:
     read: Callable[[Json, str], ParsedFile]
 
 
-# The narrower test first: InferenceX and SGLang rows also hold fields of others.
+# The narrower test first: InferenceX, SGLang and AIPerf results also hold fields of others.
 FORMATS: tuple[Format, ...] = (
     Format("InferenceX agg_*.json", inferencex.is_inferencex, inferencex.read_inferencex),
     Format("SGLang bench_serving", sglang.is_bench_serving, sglang.read_bench_serving),
     Format("SGLang bench_one_batch", sglang.is_one_batch, sglang.read_one_batch),
     Format("SGLang bench_one_batch_server", sglang.is_one_batch_server, sglang.refuse_one_batch_server),
-    Format("vllm bench serve, ATOM", vllm.is_vllm, vllm.read_vllm),
     Format("AIPerf summary", aiperf.is_summary, aiperf.read_summary),
+    Format("vllm bench serve, ATOM", vllm.is_vllm, vllm.read_vllm),
     Format("GuideLLM report", guidellm.is_guidellm, guidellm.read_guidellm),
 )
 KNOWN = ", ".join((*(one.name for one in FORMATS), "AIPerf per-request JSON lines", "CSV with a concurrency column"))
