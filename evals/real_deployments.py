@@ -17,7 +17,7 @@ from predictor.types import Deployment, Kernels, Layout, SchedulerSettings
 MAX_RUNNING, TOKEN_BUDGET, CONTEXT = 16, 512, 2048
 BLOCK_TOKENS = 128  # vLLM's CPU build: block_size in cache_config_info
 BATCHES = (1, 2, 4, 8, 16)
-PROMPT, SECOND_PROMPT = 128, 384
+PROMPT, SECOND_PROMPT = 96, 288
 WIDTH_PROMPT, WIDTH_BATCHES = 32, (1, 4, 8, 16)
 START_LIMIT_S = 420.0
 LLAMA_SLOTS, LLAMA_PROMPT, LLAMA_BATCHES = 2, 16, (1, 2)
@@ -134,7 +134,7 @@ def _request(
         card=card,
         platform=cpu_platform(),
         profile=profile,
-        window_steps=40,
+        window_steps=24,
         even_busy=True,  # a busy machine is judged by the eval, which says so
         state_folder=folder / "state",
         command=command,
