@@ -75,8 +75,8 @@ def port() -> int:
 
 def test_a_harvest_writes_what_the_engine_does(tmp_path: Path) -> None:
     script = Script(step_ms=lambda batch: 4.0 + batch, prefill_ms=lambda tokens: 3.0 + 0.8 * tokens)
-    with FakeEngine(script) as engine:
-        result = harvest(prepared_for(engine, tmp_path), QUIET, IDLE)
+    with FakeEngine(script) as engine:  # a window that a busy machine cannot miss with both readings of the counters
+        result = harvest(prepared_for(engine, tmp_path, window_steps=80), QUIET, IDLE)
     anchor = result.anchor
     assert parse_anchor(json.dumps(all_fields(anchor)), "again") == anchor
     assert [point.batch for point in anchor.decode[0].points] == [1, 2]
@@ -287,7 +287,7 @@ def test_an_engine_that_dies_in_a_sweep_says_why(tmp_path: Path, port: int) -> N
 
 def test_an_engine_that_takes_too_long_is_given_up(tmp_path: Path, port: int) -> None:
     slow = replace(command(port, tmp_path, "--start-delay", "60"), ready_limit_s=1.0)
-    with pytest.raises(EngineFailed, match=r"not ready after .*last words: INFO loading weights"), running(slow, QUIET):
+    with pytest.raises(EngineFailed, match=r"not ready after .*last words: (INFO|\(nothing yet)"), running(slow, QUIET):
         pass
 
 
