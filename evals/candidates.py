@@ -95,6 +95,21 @@ def nvidia_score(corpus: Path, protocol: str = "P2") -> CorpusScore:
     return CorpusScore(tuple(scored), tuple(_as_measured_nvidia(row) for row in anchors), dict(refused))
 
 
+def amd_measured(corpus: Path, protocol: str = "P2") -> CorpusScore:
+    """The AMD corpus' clean targets and anchor rows with nothing predicted: each stands for what it measured."""
+    assignments = [a for a in assign_amd(load_amd(corpus), protocol) if not a.row.bad]
+    targets = tuple(_as_measured_amd(a.row) for a in assignments if a.target)
+    return CorpusScore(targets, tuple(_as_measured_amd(a.row) for a in assignments if a.kind == "anchor"))
+
+
+def nvidia_measured(corpus: Path, protocol: str = "P2") -> CorpusScore:
+    """The NVIDIA corpus' clean colocated targets and anchor rows with nothing predicted."""
+    assignments = [a for a in assign_nvidia(*load_nvidia(corpus), protocol) if a.row.clean and not a.row.split]
+    targets = tuple(_as_measured_nvidia(a.row) for a in assignments if a.target)
+    anchors = tuple(_as_measured_nvidia(a.row) for a in assignments if a.kind == "anchor" and a.anchor is not None)
+    return CorpusScore(targets, anchors)
+
+
 def _as_measured_amd(row: AmdRow) -> Scored:
     values = {"tpot": row.tpot_ms, "total_tok_s_per_gpu": row.total_tok_s_per_gpu}
     return Scored(values, values, {"transfer": "anchor", "row": row})

@@ -6,12 +6,14 @@ over four times outside its loads, is of no kind. Only clean rows.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from math import log
 from pathlib import Path
 
+from joblib import Parallel, delayed
+
 from evals.amd_rows import AnchorLayout, load_rows, p3_ladders
-from evals.candidates import CorpusScore, Shape, amd_score, nvidia_score
+from evals.candidates import CorpusScore, Shape, amd_measured, amd_score, nvidia_measured, nvidia_score
 from evals.conformal import Residual
 from evals.nvidia_rows import LadderKey, assign, ladder_rows
 from evals.nvidia_rows import load_rows as load_nvidia
@@ -82,19 +84,37 @@ def all_of(scored: Iterable[Scored], kind: str) -> list[Residual]:
     return [residual for one in scored for residual in residuals_of(one, kind)]
 
 
-def every_residual(corpus: Path) -> list[Residual]:
-    """All kinds. P1 gives other prompt lengths only: its other rows are P2's from a farther ladder."""
-    amd, nvidia = amd_score(corpus), nvidia_score(corpus)
-    carried = [*amd_residuals(amd), *nvidia_residuals(nvidia, nvidia_ladders(corpus, "P2"))]
-    by_isl = [
-        *amd_residuals(amd_score(corpus, "P1")),
-        *nvidia_residuals(nvidia_score(corpus, "P1"), nvidia_ladders(corpus, "P1")),
-    ]
+def carried(corpus: Path) -> list[Residual]:
+    """P2: the anchor's prompt length."""
+    found = [*amd_residuals(amd_score(corpus)), *nvidia_residuals(nvidia_score(corpus), nvidia_ladders(corpus, "P2"))]
+    return [one for one in found if OTHER_ISL not in one.kind]
+
+
+def other_isl(corpus: Path) -> list[Residual]:
+    """P1: other prompt lengths. Its other rows are P2's from a farther ladder."""
+    nvidia = nvidia_residuals(nvidia_score(corpus, "P1"), nvidia_ladders(corpus, "P1"))
+    return [one for one in (*amd_residuals(amd_score(corpus, "P1")), *nvidia) if OTHER_ISL in one.kind]
+
+
+def other_loads(corpus: Path) -> list[Residual]:
+    """P3: other loads of a ladder."""
+    amd = p3_scored(p3_ladders(load_rows(corpus)), Counter())
+    return all_of((*amd, *nvidia_score(corpus, "P3").scored), OTHER_LOAD)
+
+
+def simulated(corpus: Path) -> list[Residual]:
+    """Kernel models alone, on P2's targets."""
+    amd, nvidia = (CorpusScore(score.scored, ()) for score in (amd_measured(corpus), nvidia_measured(corpus)))
     return [
-        *(one for one in carried if OTHER_ISL not in one.kind),
-        *(one for one in by_isl if OTHER_ISL in one.kind),
-        *all_of(p3_scored(p3_ladders(load_rows(corpus)), Counter()), OTHER_LOAD),
-        *all_of(nvidia_score(corpus, "P3").scored, OTHER_LOAD),
-        *all_of(resimulated(CorpusScore(amd.scored, ())).score.scored, SIMULATE["amd"]),
-        *all_of(resimulated(CorpusScore(nvidia.scored, ())).score.scored, SIMULATE["nvidia"]),
+        *all_of(resimulated(amd).scored, SIMULATE["amd"]),
+        *all_of(resimulated(nvidia).scored, SIMULATE["nvidia"]),
     ]
+
+
+PARTS: tuple[Callable[[Path], list[Residual]], ...] = (carried, other_isl, other_loads, simulated)
+
+
+def every_residual(corpus: Path, jobs: int = 1) -> list[Residual]:
+    """All kinds, the four parts on as many processes as asked."""
+    parts: list[list[Residual]] = Parallel(n_jobs=jobs)(delayed(part)(corpus) for part in PARTS)
+    return [one for part in parts for one in part]

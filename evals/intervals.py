@@ -134,7 +134,7 @@ def report(residuals: Sequence[Residual]) -> dict[str, Any]:
 
 def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     """Residuals, the check and, where asked, the data file."""
-    residuals = every_residual(data_dir(args.corpus))
+    residuals = every_residual(data_dir(args.corpus), args.jobs)
     print(f"{len(residuals)} residuals", file=sys.stderr)
     if args.write:
         Path(args.write).write_text(toml_of(kind_widths(residuals)), encoding="utf-8")
@@ -146,6 +146,7 @@ def main() -> int:
     """Command line."""
     arguments = parser(__doc__ or "")
     arguments.add_argument("--write", metavar="FILE", help="write the widths of all stacks as the product's data file")
+    arguments.add_argument("--jobs", type=int, default=2, metavar="N", help="processes to predict on")
     return run(evaluate, arguments)
 
 

@@ -20,11 +20,13 @@ from typing import Any
 from evals.candidates import (
     Candidate,
     amd_candidate,
+    amd_measured,
     amd_score,
     any_engine,
     candidates,
     choice_sets,
     nvidia_candidate,
+    nvidia_measured,
     nvidia_score,
     one_stack,
 )
@@ -174,17 +176,15 @@ def report(amd: Sequence[Candidate], nvidia: Sequence[Candidate], rival: RivalRa
 def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     """The whole report of one mode."""
     corpus = data_dir(args.corpus)
-    amd, nvidia = amd_score(corpus), nvidia_score(corpus)
-    refused = {"amd": amd.refused, "nvidia": nvidia.refused}
     if args.mode == "simulate":
-        simulated = {"amd": resimulated(amd), "nvidia": resimulated(nvidia)}
-        amd, nvidia = simulated["amd"].score, simulated["nvidia"].score
-        refused = {name: one.refused for name, one in simulated.items()}
+        amd, nvidia = resimulated(amd_measured(corpus)), resimulated(nvidia_measured(corpus))
+    else:
+        amd, nvidia = amd_score(corpus), nvidia_score(corpus)
     rows = [s.labels["row"] for s in (*nvidia.scored, *nvidia.anchors)]
     print(f"{len(amd.scored)} AMD and {len(nvidia.scored)} NVIDIA targets", file=sys.stderr)
     return {
         "mode": args.mode,
-        "refused": refused,
+        "refused": {"amd": amd.refused, "nvidia": nvidia.refused},
         "choice_set": "one stack, request shape and number of clients; any_engine: one GPU, model and precision",
         **report(candidates(amd, amd_candidate), candidates(nvidia, nvidia_candidate), rival_rates(corpus, rows)),
         "paper": PAPER[args.mode],

@@ -1,7 +1,6 @@
 """Corpus rows predicted from kernel models alone, through the public facade: no anchor, nothing measured."""
 
 from collections import Counter
-from dataclasses import dataclass
 
 from evals import amd_predict, nvidia_predict
 from evals.amd_rows import AmdRow
@@ -17,15 +16,7 @@ def simulate_row(row: AmdRow | NvidiaRow) -> Prediction:
     return predict(case.deployment, case.workload, case.catalogue(), mode=Mode.SIMULATE)
 
 
-@dataclass(frozen=True, slots=True)
-class Simulated:
-    """Rows predicted from kernel models, and what the product would not price, by the kind of refusal."""
-
-    score: CorpusScore
-    refused: dict[str, int]
-
-
-def resimulated(score: CorpusScore) -> Simulated:
+def resimulated(score: CorpusScore) -> CorpusScore:
     """The same targets and anchor rows, each predicted from kernel models."""
     refused: Counter[str] = Counter()
 
@@ -38,8 +29,8 @@ def resimulated(score: CorpusScore) -> Simulated:
                 refused[type(error).__name__] += 1
         return tuple(found)
 
-    again = CorpusScore(simulated(score.scored), simulated(score.anchors))
-    return Simulated(again, dict(refused))
+    scored, anchors = simulated(score.scored), simulated(score.anchors)
+    return CorpusScore(scored, anchors, dict(refused))
 
 
 def _simulated(scored: Scored) -> Scored:
