@@ -232,8 +232,10 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
             "covered_pct": _covered(held),
             "uncovered": _uncovered(held),
             **groups(extra),
+            "other_load": summary([]),  # a held-out ladder gives no loads
             **pairs(entries(extra, anchor_rows)),
             **frontier_hits(entries(extra, anchor_rows)),
+            "rival": None,
             "worst": worst(extra),
         }
     print(f"{len(own)} targets scored, {len(extra)} extra", file=sys.stderr)

@@ -115,6 +115,18 @@ def rival_scored(scored: Sequence[Scored], rival: Rival) -> tuple[list[Scored], 
     return ours, theirs
 
 
+def beside_rival(scored: Sequence[Scored], rival: Rival) -> dict[str, Any]:
+    """The rival's errors, and ours on the rows that it answers."""
+    ours, theirs = rival_scored(scored, rival)
+    return {
+        "name": "AIConfigurator 0.12.0",
+        "colocated": summary(theirs),
+        "ours_same_rows": summary(ours),
+        "wider_tp": summary([s for s in theirs if str(s.labels["transfer"]).startswith("TPx")]),
+        "by_engine": breakdown(theirs, "engine"),
+    }
+
+
 def groups(scored: Sequence[Scored]) -> dict[str, Any]:
     """The named groups of a report."""
     wider = [s for s in scored if str(s.labels["transfer"]).startswith("TPx")]
@@ -170,7 +182,8 @@ def _pairs(groups_: Sequence[Sequence[Entry]], rival: Rival) -> dict[str, Any]:
         return proxy_tok_s(row.clients, row.osl, *rival[option.name])
 
     def answered(a: Option, b: Option) -> bool:
-        return a.gpus == b.gpus and a.name in rival and b.name in rival
+        told = all(o.name in rival and "repaired_square" not in rows[o.name].flags for o in (a, b))
+        return a.gpus == b.gpus and told
 
     equal = pair_score(sets, lambda a, b: a.gpus == b.gpus)
     ours, theirs = pair_score(sets, answered), pair_score(sets, answered, by=rivals_value)
@@ -236,7 +249,6 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     refused: Counter[str] = Counter()
     scored = score(assignments, predictor, refused)
     anchor_rows = [row for ladder in ladders.values() for row in ladder]
-    ours, theirs = rival_scored(scored, rival)
     result: dict[str, Any] = {
         "rule": "A2",
         "protocol": args.protocol,
@@ -249,28 +261,27 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
         "noise_floor_pct": NOISE_FLOOR_PCT,
         **groups(scored),
         "disaggregated": {"n": sum(a.row.split for a in assignments), "scored": 0, "reason": SPLITS_REASON},
-        "other_load": _other_load(rows, lines, args.law) if args.protocol != "P3" else summary(scored),
+        "other_load": _other_load(rows, lines, args.law, rival) if args.protocol != "P3" else summary(scored),
         "two_widths": two_widths(rows, args.law),
         **pairs(scored, anchor_rows, rival),
         **frontier_hits(scored, anchor_rows),
-        "rival": {
-            "name": "AIConfigurator 0.12.0",
-            "colocated": summary(theirs),
-            "ours_same_rows": summary(ours),
-            "wider_tp": summary([s for s in theirs if str(s.labels["transfer"]).startswith("TPx")]),
-            "by_engine": breakdown(theirs, "engine"),
-        },
+        "rival": beside_rival(scored, rival),
         "worst": worst(scored),
     }
     if args.extra:
         extra = load_extra(Path(args.extra), rows, len(lines))
         placed = assign_extra(extra, ladders)
-        extra_scored = score(placed, predictor)
+        refused = Counter()
+        extra_scored = score(placed, predictor, refused)
         result["extra"] = {
             "rows": len(extra),
             **_coverage(placed),
+            "refused": dict(refused),
             **groups(extra_scored),
+            "disaggregated": {"n": sum(a.row.split for a in placed), "scored": 0, "reason": SPLITS_REASON},
             **pairs(extra_scored, anchor_rows, rival),
+            **frontier_hits(extra_scored, anchor_rows),
+            "rival": beside_rival(extra_scored, rival),
             "worst": worst(extra_scored),
         }
     print(f"{len(scored)} targets scored", file=sys.stderr)
@@ -280,10 +291,12 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
 SPLITS_REASON = "prefill workers and hand-off are not recorded; colocated rows only"
 
 
-def _other_load(rows: Sequence[NvidiaRow], lines: Sequence[Mapping[str, str]], law: WidthLaw) -> dict[str, Any]:
+def _other_load(
+    rows: Sequence[NvidiaRow], lines: Sequence[Mapping[str, str]], law: WidthLaw, rival: Rival
+) -> dict[str, Any]:
     assignments = assign(rows, lines, "P3")
     scored = score(assignments, solve_all(ladder_rows(assignments), law))
-    return {**summary(scored), "by_engine": breakdown(scored, "engine")}
+    return {**summary(scored), "by_engine": breakdown(scored, "engine"), "rival": beside_rival(scored, rival)}
 
 
 def _coverage(assignments: Sequence[NvidiaAssignment]) -> dict[str, Any]:
