@@ -35,6 +35,9 @@ Shape = tuple[int, int]  # nominal prompt and answer tokens
 # (public runs of one image, medians); cache bytes tie two shapes' steps to some tens of percent.
 TTFT_WEIGHT = 0.35
 SHAPE_TIE_WEIGHT = 2.0
+# No prompt is free: a tenth of a token's expected cost is beyond the GPU's peak. Runs that leave prompts to the host
+# alone (few loads, one short answer length) are solved for less.
+LEAST_TOKEN_SHARE = 0.1
 TOKEN_PRIOR_WEIGHT = 0.1
 # Ridge that keeps F, G and H at zero unless runs ask for them, against sizes at which they would matter, ms.
 RIDGE = 0.02
@@ -241,6 +244,7 @@ def solve_ladders(
         add({names[name]: 1.0}, 0.0, RIDGE / typical)
     solution = non_negative_least_squares(np.array(rows), np.array(rhs))
     per_token, per_request, fixed, host_ms = (float(value) for value in solution[size:])
+    per_token = max(per_token, LEAST_TOKEN_SHARE * (token_prior_ms or 0.0))
     curves = {}
     for shape in shapes:
         floor = _MIN_STEP_FRAC * min(point.tpot_ms for point in ladders[shape])

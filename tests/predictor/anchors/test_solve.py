@@ -1,11 +1,21 @@
 """Steps solved from served runs: the schedule's means are exact, and known steps come back."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictor.anchors.schedule import ClosedLoopRun, schedule
-from predictor.anchors.solve import ServedPoint, decode_curve_from_served, mean_prompt, price_mean, prompt_token_ms
+from predictor.anchors.solve import (
+    LEAST_TOKEN_SHARE,
+    ServedPoint,
+    decode_curve_from_served,
+    mean_prompt,
+    price_mean,
+    prompt_token_ms,
+    solve_ladders,
+)
 from predictor.step.curve import DecodeCurve
 from predictor.step.model import PrefillCurve
 
@@ -73,3 +83,12 @@ def test_prompt_cost_from_two_lengths() -> None:
     )
     assert prompt_token_ms(short, long, []) == pytest.approx(0.03, rel=0.02)
     assert prompt_token_ms(short, [], []) is None
+
+
+def test_no_prompt_is_free() -> None:
+    # Neither TTFT nor TPOT grows with load: the steps and the host explain all, and c alone would come out as nought.
+    run = ClosedLoopRun(4, 1024, 128, length_range_frac=1.0)
+    ladder = [ServedPoint(replace(run, clients=clients), 20.0, 100.0) for clients in (4, 16, 64, 128)]
+    solved = solve_ladders({(1024, 128): ladder}, lambda short, long, batch: 0.0, token_prior_ms=0.5)
+    assert solved.prefill.per_token_ms >= LEAST_TOKEN_SHARE * 0.5
+    assert solved.prefill.prompt_ms(1024) > 0.0
