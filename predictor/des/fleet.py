@@ -9,7 +9,7 @@ from predictor.des.clients import check_acceptance, source_for
 from predictor.des.clock import Clock, TickPrices, units_of
 from predictor.des.hub import Hub, Replica, Router, Source
 from predictor.des.metrics import HostTimes, SimulationResult
-from predictor.des.pages import Pool
+from predictor.des.pages import Pool, ample
 from predictor.des.pipeline import PipelineReplica, PipelineShape, RoundModel
 from predictor.des.planner import scheduler_for
 from predictor.des.ranks import RankGroup
@@ -157,9 +157,8 @@ def simulate_fleet(
     hub = Hub(traffic, routers[0], recorder, routers[-1], ticks)
     stall = clock.ticks(host.first_wave_stall_ms)
     for number, (spec, spec_prices) in enumerate(zip(pools, prices, strict=True)):
-        build = _Builder(
-            hub, spec, spec_prices, kind, host.poll_interval_steps, stall, prefill is not None and number == 0
-        )
+        prefill_only = prefill is not None and number == 0
+        build = _Builder(hub, spec, spec_prices, kind, host.poll_interval_steps, stall, prefill_only, workload)
         for _ in range(spec.replicas):
             (hub.replicas if number == 0 else hub.decoders).append(build.one())
     hub.run()
@@ -188,9 +187,11 @@ class _Builder:
         poll_interval_steps: int,
         stall: int,
         prefill_only: bool,
+        workload: Workload | None,
     ) -> None:
         self._hub, self._spec, self._prices, self._engine = hub, spec, prices, engine
         self._poll, self._stall, self._prefill_only = poll_interval_steps, stall, prefill_only
+        self._workload = workload  # None where lengths are not known beforehand
 
     def one(self) -> Replica:
         """The next replica."""
@@ -213,6 +214,12 @@ class _Builder:
     def _cache(self) -> PrefixCache | None:
         return self._spec.prefix_cache() if self._spec.prefix_cache is not None else None
 
+    def _ample(self, rules: SchedulerRules, blocks: int) -> bool:
+        if self._workload is None:
+            return False
+        tokens = self._spec.step_model.tokens_per_step
+        return ample(rules, blocks, self._workload, tokens_per_step=tokens, keeps_finished=self._prefill_only)
+
     def _runs(self, index: int) -> RunReplica:
         rules, blocks = self._rank_rules()
         ranks = [
@@ -224,6 +231,7 @@ class _Builder:
                 prefix_cache=self._cache(),
                 poll_interval_steps=self._poll,
                 prefill_only=self._prefill_only,
+                ample_pool=self._ample(rules, blocks),
             )
             for _ in range(self._rank_count())
         ]

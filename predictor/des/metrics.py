@@ -104,7 +104,7 @@ class Samples:
         values, weights = self._build()
         if weights is None:
             return np.sort(values), None
-        order = np.argsort(values, kind="stable")
+        order = np.argsort(values)  # which of two equal values comes first does not show
         return values[order], np.cumsum(weights[order])
 
     @cached_property
@@ -117,12 +117,12 @@ class Samples:
 
     @cached_property
     def mean(self) -> float:
-        """Weighted mean; NaN without samples."""
-        values, weights = self._build()
-        total = float(len(values) if weights is None else np.sum(weights))
+        """Weighted mean; NaN without samples. The sum is exact, so its order does not matter."""
+        values, cumulative = self._sorted
+        total = float(self.count)
         if not total:
             return float("nan")
-        products = values if weights is None else values * weights
+        products = values if cumulative is None else values * np.diff(cumulative, prepend=0.0)
         parts = range(0, len(products), _SUMMED_AT_ONCE)
         return fsum(chain.from_iterable(products[at : at + _SUMMED_AT_ONCE].tolist() for at in parts)) / total
 

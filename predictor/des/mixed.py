@@ -9,15 +9,17 @@ class MixedScheduler(RunScheduler):
 
     def plan(self, stamp: int, seen: int) -> int:
         """See :class:`RunScheduler`."""
-        self._no_prompts()
+        if self._chunks:
+            self._no_prompts()
         if self.inbox or self._poll:
             self.receive(seen)
-        if self.waiting and self.waiting[0].kv_ready:
+        waiting = self.waiting
+        if waiting and waiting[0].kv_ready:
             self._admit_ready(stamp)
-        if self._partials or (self.waiting and len(self.running) < self.cap):
-            decoders = self.decoders
+        decoders = self.decoders
+        if self._partials or (waiting and len(self.running) < self.cap):
             budget = whole = self.rules.token_budget - decoders * self.rules.row_tokens
-            need = self.pages.need(self._step) if decoders else 0
+            need = self.pages.need(self._step) if decoders and self._counts else 0
             if self._partials:
                 chunks, more, budget = self._next_chunks(budget)
                 if not self._available(need + more):
@@ -28,9 +30,11 @@ class MixedScheduler(RunScheduler):
             self._admit(stamp, budget, need)
             if self.prompt_tokens:
                 return self._rows(self._run_of_chunks(whole))
-        if not self.decoders:
+        if not decoders:
             return self._rows(0)
-        steps = self.pages.limit(self._step, self._until_end())
+        steps = self._until_end()
+        if self._counts:
+            steps = self.pages.limit(self._step, steps)
         return self._rows(steps) if steps else self._plan_tight()
 
     def _plan_tight(self) -> int:

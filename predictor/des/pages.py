@@ -4,10 +4,12 @@ Pages answer five questions: how many blocks are available, what the next decode
 served, what one request holds, and what it needs next. None of them walks over the requests in the common case.
 """
 
+from math import ceil
 from typing import Protocol
 
 from predictor.des.request import Request
 from predictor.des.rules import Admission, SchedulerRules
+from predictor.types import Arrival, Workload
 
 
 class Pool:
@@ -331,8 +333,93 @@ class DraftingPages:
         self.pool.free += request.held
 
 
-def pages_for(rules: SchedulerRules, pool: Pool, grow: int, unit: int) -> Pages:
+class AmplePages:
+    """Pages of a pool that can never run short, so nothing is counted; see :func:`ample`."""
+
+    __slots__ = ("pool",)
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+
+    def available(self) -> int:
+        """More than anyone asks."""
+        return _ENDLESS
+
+    def settle(self) -> bool:
+        """Always settled."""
+        return False
+
+    def take(self, blocks: int) -> None:
+        """Nothing to count."""
+
+    def give(self, blocks: int) -> None:
+        """Nothing to count."""
+
+    def need(self, step: int) -> int:
+        """Nothing that matters."""
+        return 0
+
+    def limit(self, step: int, steps: int, spare: int = 0) -> int:
+        """All of them."""
+        return steps
+
+    def most(self, steps: int) -> int:
+        """Nothing that matters."""
+        return 0
+
+    def advance(self, step: int, steps: int) -> None:
+        """Nothing to count."""
+
+    def enter(self, request: Request, step: int) -> None:
+        """Nothing to count."""
+
+    def held(self, request: Request, step: int) -> int:
+        """Asked at a preemption only, and nobody is preempted."""
+        return 0
+
+    def request_need(self, request: Request, step: int) -> int:
+        """Nothing that matters."""
+        return 0
+
+    def leave(self, request: Request, step: int) -> None:
+        """Nothing to count."""
+
+
+_ENDLESS = 1 << 62
+
+
+def most_blocks(rules: SchedulerRules, workload: Workload, tokens_per_step: float) -> int:
+    """Blocks that one request of a workload can hold at most, with its last verify steps and a block's rounding."""
+    last_steps = 2 * (ceil(tokens_per_step) + rules.draft_tokens)
+    return rules.blocks(workload.isl_tokens + workload.osl_tokens + last_steps) + 1
+
+
+def ample(
+    rules: SchedulerRules,
+    kv_blocks: int,
+    workload: Workload,
+    *,
+    tokens_per_step: float = 1.0,
+    keeps_finished: bool = False,
+) -> bool:
+    """Whether a pool holds all requests of a workload that can be there at once, each grown to its end.
+
+    Then no admission fails for KV, nobody is preempted, and the pool need not be counted. A prefill pool
+    (``keeps_finished``) holds requests beyond its running cap until they are handed over. A delayer looks at the pool.
+    """
+    closed = workload.arrival is Arrival.CLOSED
+    if rules.delayer is not None or (keeps_finished and not closed):
+        return False
+    requests = workload.concurrency if closed else rules.running_cap
+    if not keeps_finished:
+        requests = min(requests, rules.running_cap)
+    return requests * most_blocks(rules, workload, tokens_per_step) <= kv_blocks - int(rules.watermark_frac * kv_blocks)
+
+
+def pages_for(rules: SchedulerRules, pool: Pool, grow: int, unit: int, ample_pool: bool = False) -> Pages:
     """Pages of a pool for these rules and this growth a step (``grow`` / ``unit`` tokens)."""
+    if ample_pool:
+        return AmplePages(pool)
     if rules.admission is Admission.RESERVE_MAX_OUTPUT:
         return ReservedPages(pool)
     if grow == unit and rules.draft_tokens == 0:

@@ -20,8 +20,12 @@ def scheduler_for(
     poll_interval_steps: int = 0,
     queue: deque[Request] | None = None,
     prefill_only: bool = False,
+    ample_pool: bool = False,
 ) -> RunScheduler:
-    """Mixed steps or prefill first; ``grow`` / ``unit`` tokens a decode step. Micro-batches share ``queue``."""
+    """Mixed steps or prefill first; ``grow`` / ``unit`` tokens a decode step. Micro-batches share ``queue``.
+
+    ``ample_pool``: the pool never runs short (:func:`predictor.des.pages.ample`) and is not counted.
+    """
     kind = MixedScheduler if rules.mixed_steps else PrefillFirstScheduler
     return kind(
         rules,
@@ -32,4 +36,5 @@ def scheduler_for(
         poll_interval_steps=poll_interval_steps,
         queue=queue,
         prefill_only=prefill_only,
+        ample_pool=ample_pool,
     )

@@ -25,6 +25,7 @@ class PrefillFirstScheduler(RunScheduler):
         poll_interval_steps: int = 0,
         queue: deque[Request] | None = None,
         prefill_only: bool = False,
+        ample_pool: bool = False,
     ) -> None:
         super().__init__(
             rules,
@@ -35,6 +36,7 @@ class PrefillFirstScheduler(RunScheduler):
             poll_interval_steps=poll_interval_steps,
             queue=queue,
             prefill_only=prefill_only,
+            ample_pool=ample_pool,
         )
         self.hold = False  # set from outside: no prefill in the next plan
         self._estimates = rules.admission is Admission.ESTIMATE_RATIO
@@ -44,6 +46,7 @@ class PrefillFirstScheduler(RunScheduler):
         self._ratio_step = 0  # decode step at which the ratio had that value
         self._left_at_zero = 0  # sum over decoders of outputs to come, as if counted at decode step 0
         self._long = 0  # decoders whose output exceeds the clip
+        self._clipped = 0  # sum over decoders of the clipped outputs to come when they began
         self._last_decode = 0  # stamp of the last decode step
         self._new: list[tuple[int, int]] = []  # (stamp of the first token, rows) of decoders that have not decoded yet
 
@@ -57,12 +60,14 @@ class PrefillFirstScheduler(RunScheduler):
 
     def plan(self, stamp: int, seen: int) -> int:
         """See :class:`RunScheduler`."""
-        self._no_prompts()
+        if self._chunks:
+            self._no_prompts()
         if self.inbox or self._poll:
             self.receive(seen)
         if not self.decoders:
             self._full = self._shrunk = False
-        self.admit_ready(stamp)
+        if self.waiting and self.waiting[0].kv_ready:
+            self.admit_ready(stamp)
         if not self.hold and (self._partials or (self.waiting and not self._full)):
             self._plan_prefill(stamp)
             if self.prompt_tokens:
@@ -72,32 +77,35 @@ class PrefillFirstScheduler(RunScheduler):
                 return self.steps
         if not self.decoders:
             return self._rows(0)
-        steps = self.pages.limit(self._step, self._until_end())
+        steps = self._until_end()
+        if self._counts:
+            steps = self.pages.limit(self._step, steps)
         if not steps:
             self._retract()
             steps = 1 if self.decoders else 0
-        if (
-            self._shrunk and self._full
-        ):  # noticed when a decode step is prepared: prefill may enter at the next boundary
+        if self._shrunk and self._full:  # noticed when decode is prepared: prefill may enter at the next boundary
             self._full = False
             steps = 1
         self._shrunk = False
         self._rows(steps)
-        self._tell_stalled(stamp)
+        if self._new or self._last_decode != stamp:
+            self._tell_stalled(stamp)
+        else:
+            self.late_weight = 0
         return self.steps
 
     def _tell_stalled(self, stamp: int) -> None:
         """Gaps of decoders whose last token did not come at the boundary just reached."""
-        fresh = sum(rows for _, rows in self._new)
+        fresh = sum([rows for _, rows in self._new])
         others = self.decoders - len(self._ended) - fresh
         self.late_weight = 0
-        if all(token == stamp for token, _ in self._new) and (not others or self._last_decode == stamp):
+        if all([token == stamp for token, _ in self._new]) and (not others or self._last_decode == stamp):
             self._new.clear()
             return
         self.weight, self.late_weight = 0, self.weight
         if others:
             self.gaps.append(Gap(self._last_decode, stamp, others, True))
-        self.gaps.extend(Gap(token, stamp, rows, True) for token, rows in self._new if rows)
+        self.gaps.extend([Gap(token, stamp, rows, True) for token, rows in self._new if rows])
         self._new.clear()
 
     def _plan_prefill(self, stamp: int) -> None:
@@ -162,7 +170,7 @@ class PrefillFirstScheduler(RunScheduler):
             self._order_queue()
         scale = rules.ratio.denominator
         inputs = rules.token_budget - self.prompt_tokens
-        promised = self._estimated_units() + sum(self._clip(request.left) * scale for request in self._starting)
+        promised = sum([self._clip(request.left) * scale for request in self._starting])
         waiting = self.waiting
         while waiting:
             if len(running) >= self.cap:
@@ -172,7 +180,7 @@ class PrefillFirstScheduler(RunScheduler):
             cached = self._resident(request)
             rest = request.tokens - cached
             total = rest + self._clip(request.left)
-            if not self._leaves_more_than(total * scale + promised):
+            if not self._leaves_beside_decoders(total * scale + promised):
                 self._full = True
                 return
             paged = rules.blocks(rest) * rules.block_tokens
@@ -184,8 +192,9 @@ class PrefillFirstScheduler(RunScheduler):
                 return
             waiting.popleft()
             self._enter(request, stamp, cached)
-            request.held = rules.blocks(cached + tokens)
-            self.pages.take(request.held)
+            if self._counts:
+                request.held = rules.blocks(cached + tokens)
+                self.pages.take(request.held)
             self._add_chunk(request, tokens)
             if not whole:
                 self._partials.append(request)
@@ -193,7 +202,7 @@ class PrefillFirstScheduler(RunScheduler):
             promised += self._clip(request.left) * scale
             inputs -= paged
             chunk -= paged
-            if not self._leaves_more_than(promised):
+            if not self._leaves_beside_decoders(promised):
                 self._full = True
                 return
             if inputs <= 0 or chunk <= 0:
@@ -204,9 +213,21 @@ class PrefillFirstScheduler(RunScheduler):
 
     def _leaves_more_than(self, units: int) -> bool:
         """Whether the free KV exceeds so many token units."""
+        if not self._counts:
+            return True
         scale = self.rules.ratio.denominator * self.rules.block_tokens
         pages = self.pages
         return pages.available() * scale > units or (pages.settle() and pages.available() * scale > units)
+
+    def _leaves_beside_decoders(self, units: int) -> bool:
+        """Whether the free KV exceeds so many token units and what the decoders are estimated to need still.
+
+        What they needed when they began bounds that, and settles the question unless the pool is tight.
+        """
+        if not self._counts:
+            return True
+        most = self._clipped * self.rules.ratio.denominator
+        return self._leaves_more_than(units + most) or self._leaves_more_than(units + self._estimated_units())
 
     def _estimated_units(self) -> int:
         """KV the decoders are estimated to need still: the ratio times their clipped outstanding output."""
@@ -277,7 +298,9 @@ class PrefillFirstScheduler(RunScheduler):
         super()._forget(request)
         self._shrunk = True
         self._left_at_zero -= request.end_step
-        self._long -= request.left > self.rules.clip_max_new_tokens
+        left, clip = request.left, self.rules.clip_max_new_tokens
+        self._long -= left > clip
+        self._clipped -= left if left < clip else clip
 
     def _start(self, stamp: int, finished: list[Request]) -> None:
         before = len(finished)
@@ -290,7 +313,9 @@ class PrefillFirstScheduler(RunScheduler):
         request.last_token = stamp
         request.end_step = self._step + request.left
         self._left_at_zero += request.end_step
-        self._long += request.left > self.rules.clip_max_new_tokens
+        left, clip = request.left, self.rules.clip_max_new_tokens
+        self._long += left > clip
+        self._clipped += left if left < clip else clip
         if self._new and self._new[-1][0] == stamp:
             self._new[-1] = (stamp, self._new[-1][1] + 1)
         else:
@@ -300,5 +325,4 @@ class PrefillFirstScheduler(RunScheduler):
         if not self._estimates:
             return super()._ready_fits(request)
         scale = self.rules.ratio.denominator
-        asked = (request.tokens + self._clip(request.left)) * scale
-        return self._leaves_more_than(asked + self._estimated_units())
+        return self._leaves_beside_decoders((request.tokens + self._clip(request.left)) * scale)

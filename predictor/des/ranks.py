@@ -46,8 +46,8 @@ class RankGroup:
         delayer = self.ranks[0].rules.delayer
         self._delayed = [rank for rank in self.ranks if isinstance(rank, PrefillFirstScheduler)]
         self._holdback = Holdback(delayer) if delayer is not None and self._delayed else None
-        if self._holdback is not None:  # it decides before every prompt step
-            for rank in self.ranks:
+        for rank in self.ranks:  # a delayer decides before every prompt step; blocks freed late may let another rank in
+            if self._holdback is not None or rank.frees_late:
                 rank.chunk_runs = False
 
     @property

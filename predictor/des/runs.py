@@ -41,9 +41,11 @@ class RunScheduler:
         poll_interval_steps: int = 0,
         queue: deque[Request] | None = None,
         prefill_only: bool = False,
+        ample_pool: bool = False,
     ) -> None:
         self.rules = rules
-        self.pages = pages_for(rules, pool, grow, unit)
+        self.pages = pages_for(rules, pool, grow, unit, ample_pool)
+        self._counts = not ample_pool  # blocks are counted
         self.waiting: deque[Request] = deque() if queue is None else queue  # micro-batches share one
         self.inbox: deque[Request] = deque()  # sent, but not yet seen by the scheduler
         self.running: dict[int, Request] = {}  # in order of admission
@@ -58,6 +60,7 @@ class RunScheduler:
         self._chunks: list[tuple[Request, int]] = []  # prompt work of a step of the planned run: request, tokens
         self._closed = False  # the planned chunks leave no room for another prompt
         self._prefill_only = prefill_only  # the answer is decoded in another pool
+        self.frees_late = prefill_only and not ample_pool  # a hand-off frees blocks at any time, which may let one in
         self._cache = prefix_cache
         self._grow, self._unit = grow, unit
         self.cap = rules.running_cap  # most requests at once; a pipeline lowers it to balance micro-batches
@@ -161,20 +164,20 @@ class RunScheduler:
 
     def _rows(self, steps: int) -> int:
         """Describe a run in which all decoders take part; what waits to be seen or released bounds it to one step."""
-        rows = self.decoders
-        if steps > 1 and self._ended:
-            steps = 1
-        elif steps > 1 and self.inbox and not self._closed:
+        rows = self.batch = self.weight = self.decoders
+        if self._ended:
+            self.weight = rows - len(self._ended)
+            if steps > 1:
+                steps = 1
+        elif self.inbox and steps > 1 and not self._closed:
             if self._late:
                 steps = 1
             elif self._poll:
                 steps = min(steps, self.seen_at(1))
         self._elders = bool(self.waiting)
-        self.steps = steps
-        self.batch = rows
-        self.weight = rows - len(self._ended)
         self.context = self._context
         self.growth = self._growing
+        self.steps = steps
         return steps
 
     def promised_blocks(self) -> int:
@@ -186,11 +189,15 @@ class RunScheduler:
         if self._ended:
             return 1
         ends = self._ends
-        while ends[0][2].seq != ends[0][1]:  # preempted since
+        end, seq, request = ends[0]
+        while request.seq != seq:  # preempted since
             heappop(ends)
-        return ends[0][0] - self._step
+            end, seq, request = ends[0]
+        return end - self._step
 
     def _available(self, blocks: int) -> bool:
+        if not self._counts:
+            return True
         pages = self.pages
         return blocks <= pages.available() or (pages.settle() and blocks <= pages.available())
 
@@ -256,6 +263,8 @@ class RunScheduler:
         return wanted if wanted <= budget else budget - budget % self.rules.chunk_floor_tokens
 
     def _chunk_blocks(self, request: Request, tokens: int) -> int:
+        if not self._counts:
+            return 0
         return max(0, self.rules.blocks(request.computed + tokens) - request.held)
 
     def _resume(self, chunks: Sequence[Chunk]) -> None:
@@ -295,7 +304,7 @@ class RunScheduler:
             steps = min(steps, more) if matched else more
             matched += 1
             budget = budget - tokens if tokens == wanted else 0
-        if matched < len(self._chunks) or (budget and (self._poll or self.inbox)):
+        if matched < len(self._chunks) or (budget and (self._poll or self.inbox or self.frees_late)):
             return 1
         self._closed = budget == 0
         return 1 + steps
@@ -320,10 +329,11 @@ class RunScheduler:
 
     def _add_chunk(self, request: Request, tokens: int) -> None:
         self._chunks.append((request, tokens))
+        before = request.computed
         self.prompt_tokens += tokens
-        self.prompt_area += tokens * (tokens + 2 * request.computed)
-        request.computed += tokens
-        if request.computed == request.tokens:
+        self.prompt_area += tokens * (tokens + 2 * before)
+        request.computed = before = before + tokens
+        if before == request.tokens:
             self.prompts_done += 1
             self._starting.append(request)
 
@@ -338,7 +348,7 @@ class RunScheduler:
             request = waiting[0]
             whole = request.tokens
             gate = -(-(whole + request.left if reserve else whole) // block)
-            if not self._available(gate + promised + (self._watermark if running else 0)):
+            if self._counts and not self._available(gate + promised + (self._watermark if running else 0)):
                 break
             cached = self._resident(request) if self._cache is not None else 0
             rest = whole - cached
@@ -348,8 +358,9 @@ class RunScheduler:
                 break
             waiting.popleft()
             self._enter(request, stamp, cached)
-            request.held = -(-(cached + tokens) // block) if chunkwise else gate
-            self.pages.take(request.held)
+            if self._counts:
+                request.held = -(-(cached + tokens) // block) if chunkwise else gate
+                self.pages.take(request.held)
             self._add_chunk(request, tokens)
             budget -= tokens
             if tokens < rest:
@@ -421,17 +432,20 @@ class RunScheduler:
         """``steps`` steps of the planned run ended at ``stamp``; returns the requests that got their last token."""
         finished: list[Request] = []
         self.last_commit = stamp
-        self._polled = 0 if self.prompt_tokens else self._polled + steps  # polls again right after prompt work
+        if self._poll:  # polls again right after prompt work
+            self._polled = 0 if self._chunks else self._polled + steps
         if steps > 1 and self._chunks:
             self._compute_on(steps - 1)
-        if self.batch:
-            self.pages.advance(self._step, steps)
-            self._step += steps
+        batch, step = self.batch, self._step
+        if batch:
+            if self._counts:
+                self.pages.advance(step, steps)
+            self._step = step = step + steps
             self._context += self.growth * steps
         if self._ended:
             self._release_ended()
-        if self.batch:
-            ends, step = self._ends, self._step
+        if batch:
+            ends = self._ends
             while ends and ends[0][0] <= step:
                 _, seq, request = heappop(ends)
                 if request.seq != seq:
@@ -445,7 +459,8 @@ class RunScheduler:
                     self._forget(request)
         if self._starting:
             self._start(stamp, finished)
-        self.load -= len(finished)
+        if finished:
+            self.load -= len(finished)
         return finished
 
     def _compute_on(self, steps: int) -> None:
@@ -464,10 +479,12 @@ class RunScheduler:
 
     def _forget(self, request: Request) -> None:
         """A decoder leaves the sums."""
+        step, grow = self._step, request.grow
         self.decoders -= 1
-        self._context -= request.context + (self._step - request.start_step) * request.grow
-        self._growing -= request.grow
-        self.pages.leave(request, self._step)
+        self._context -= request.context + (step - request.start_step) * grow
+        self._growing -= grow
+        if self._counts:
+            self.pages.leave(request, step)
 
     def _start(self, stamp: int, finished: list[Request]) -> None:
         """Prompts that ended in the step yield a token and begin to decode."""
@@ -493,16 +510,16 @@ class RunScheduler:
 
     def _begin_decode(self, request: Request, stamp: int) -> None:
         """A request that just got a token joins the decoders."""
-        step = self._step
+        step, unit, grow = self._step, self._unit, request.grow or self._grow
         request.start_step = step
-        request.context = (request.tokens + 1) * self._unit
-        self.pages.enter(request, step)
+        request.context = context = (request.tokens + 1) * unit
+        request.grow = grow
+        if self._counts:
+            self.pages.enter(request, step)
         self.decoders += 1
-        self._context += request.context
-        if not request.grow:
-            request.grow = self._grow
-        self._growing += request.grow
-        heappush(self._ends, (step - (-request.left * self._unit // request.grow), request.seq, request))
+        self._context += context
+        self._growing += grow
+        heappush(self._ends, (step - (-request.left * unit // grow), request.seq, request))
 
     def release(self, request: Request) -> None:
         """The KV of a prefilled request has left for another pool."""

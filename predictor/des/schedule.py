@@ -24,7 +24,7 @@ from predictor.des.metrics import (
     Totals,
     expand_runs,
 )
-from predictor.des.pages import Pool
+from predictor.des.pages import Pool, ample
 from predictor.des.planner import scheduler_for
 from predictor.des.request import Gap, PrefixCache, Request
 from predictor.des.rules import SchedulerRules
@@ -112,7 +112,13 @@ def schedule(
         )
     grow, unit = context_steps(tokens_per_step)
     scheduler = scheduler_for(
-        rules, Pool(kv_blocks), grow=grow, unit=unit, prefix_cache=prefix_cache, poll_interval_steps=poll_interval_steps
+        rules,
+        Pool(kv_blocks),
+        grow=grow,
+        unit=unit,
+        prefix_cache=prefix_cache,
+        poll_interval_steps=poll_interval_steps,
+        ample_pool=ample(rules, kv_blocks, workload, tokens_per_step=tokens_per_step),
     )
     requests = new_requests(workload, seed, acceptance)
     runs, ended, stamp = array("q"), array("q"), 0

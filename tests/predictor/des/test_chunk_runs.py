@@ -1,12 +1,13 @@
 """Long prompts in small chunks: runs of like prompt steps equal the reference, and there are few of them."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor.des.fleet import ReplicaSpec, simulate_fleet
+from predictor.des.fleet import HandoffTimes, ReplicaSpec, simulate_fleet
 from predictor.des.rules import Admission, QueuePolicy, SchedulerRules, Victim
 from predictor.des.simulator import simulate
 from predictor.step.model import PrefillCurve, TableStepModel
@@ -76,8 +77,15 @@ def test_chunk_runs_equal_the_reference(base: SchedulerRules, data: st.DataObjec
     assert_same(results["runs"], results["stepwise"])
     assert_same(results["timed_runs"], results["stepwise"])
     ranked = ReplicaSpec(model, rules, blocks, ranks=data.draw(st.integers(2, 3)))
-    runs, steps = (simulate_fleet(ranked, workload, host=host, engine=engine) for engine in ("timed_runs", "stepwise"))
-    assert_same(runs, steps)
+    split: dict[str, Any] = {
+        "prefill": replace(ranked, ranks=data.draw(st.integers(1, 2))),
+        "handoff": HandoffTimes(5.0, 1e6, 1e3),
+    }
+    for pools in ({}, split):
+        runs, steps = (
+            simulate_fleet(ranked, workload, host=host, engine=engine, **pools) for engine in ("timed_runs", "stepwise")
+        )
+        assert_same(runs, steps)
 
 
 @pytest.mark.parametrize("rules", [MIXED, SGLANG, ATOM, RESERVING], ids=["vllm", "sgl", "atom", "trt"])
