@@ -21,7 +21,7 @@ from predictor.cards import EngineProfile, ModelCard, Platform
 from predictor.engines import Settings
 from predictor.pipeline import mean_transfer_ms, microbatch, pipeline_costs
 from predictor.step.anchored import AnchoredStepModel, PipelineTerms
-from predictor.step.curve import DecodeCurve
+from predictor.step.curve import DecodeCurve, filled_by
 from predictor.step.model import PrefillCurve, StepModel
 from predictor.transfer.constants import default_constants
 from predictor.transfer.context import KernelContext
@@ -211,7 +211,16 @@ def kernel_context(
 
 def measured_curve(anchor: Anchor, sweep: DecodeSweep) -> DecodeCurve:
     """The sweep as measured. Above its last batch one more request costs what one more prompt token does, on top of
-    its cache and experts, which the laws add."""
+    its cache and experts, which the laws add. A harvest's second sweep has few batches: those of its first lie between.
+    """
+    curve = swept(anchor, sweep)
+    waves = [other for other in anchor.decode if other.kind == sweep.kind == "single_wave"]
+    denser = max(waves, key=lambda other: len(other.points), default=sweep)
+    return curve if len(denser.points) <= len(sweep.points) else filled_by(curve, swept(anchor, denser))
+
+
+def swept(anchor: Anchor, sweep: DecodeSweep) -> DecodeCurve:
+    """One sweep's own points."""
     return DecodeCurve(
         tuple(point.batch for point in sweep.points),
         tuple(point.step_ms for point in sweep.points),
