@@ -53,6 +53,7 @@ class Evaluator:
     mode: Mode | None = None
     memo: Memo | None = None  # predictions shared with other searches over the same catalogue
     simulate_splits: bool = False  # split pools request by request too, whatever the bounds ask for
+    tell_fusions: bool = True  # False for a sweep, which has no column for them
 
     def evaluate(self, deployment: Deployment, workload: Workload) -> Judged:
         """Check, price and judge one candidate."""
@@ -81,7 +82,7 @@ class Evaluator:
             signed_score=None if score is None else self.objective.signed(prediction),
             shortfall=shortfall(prediction, self.slos) if reasons else 0.0,
             prediction=prediction,
-            fusions=self._fusions(deployment, prediction),
+            fusions=self._fusions(deployment, prediction) if self.tell_fusions else (),
         )
 
     def _predict(self, deployment: Deployment, workload: Workload) -> Prediction | InferaSimError:

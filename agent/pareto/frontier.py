@@ -115,12 +115,14 @@ class Chart:
 
 
 def charts(rows: Iterable[Row], tiers: Sequence[Tier]) -> tuple[Chart, ...]:
-    """Priced points as one chart a model and shape, in the order in which they first come."""
+    """Priced points as one chart a model and shape, in the order of their numbers."""
     found: dict[tuple[str, int, int], Chart] = {}
+    first: dict[tuple[str, int, int], int] = {}
     for row in rows:
         key = (row["model"], row["isl"], row["osl"])
         found.setdefault(key, Chart(*key, tiers)).add(row)
-    return tuple(found.values())
+        first[key] = min(first.get(key, row["i"]), row["i"])
+    return tuple(found[key] for key in sorted(found, key=lambda key: first[key]))
 
 
 def verdict(colocated: Row | None, split: Row | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""One task of a sweep: some variants of one place at one load, through the one door, as JSON lines."""
+"""One task of a sweep: some variants under every load, through the one door, as JSON lines."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
@@ -57,33 +57,47 @@ SIGNIFICANT = 7  # digits kept of a figure: far below any model's error, and a t
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """Numbered variants of one place at one concurrency."""
+class Variant:
+    """One variant of a place under every load. Its point at the n-th load, counted from 0, is number ``first`` + n."""
 
+    first: int
     place: Place
-    concurrency: int
-    first: int  # number of the first variant's point
-    variants: tuple[tuple[tuple[str, LeverValue], ...], ...]
+    changes: tuple[tuple[str, LeverValue], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Variants that are priced together, load after load: neighbours share schedules, and loads share step prices."""
+
+    variants: tuple[Variant, ...]
+    loads: int
 
     @property
-    def numbers(self) -> range:
+    def points(self) -> int:
+        """How many points the task has."""
+        return len(self.variants) * self.loads
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
         """Numbers of the task's points."""
-        return range(self.first, self.first + len(self.variants))
+        return tuple(one.first + load for one in self.variants for load in range(self.loads))
 
 
 def price_task(request: SweepRequest, anchors: str | None, task: Task, done: frozenset[int] = frozenset()) -> str:
-    """Price a task's points that are not done yet; one JSON line each, in order."""
-    evaluator, base = bench(request, anchors, task.place)
+    """Price a task's points that are not done yet; one JSON line each."""
     lines: list[str] = []
-    for number, changes in zip(task.numbers, task.variants, strict=True):
-        if number in done:
-            continue
-        wanted = {**dict(changes), "concurrency": task.concurrency}
-        setting = applied(wanted, base, evaluator.context)
-        deployment, workload = to_deployment(setting, evaluator.context)
-        judged = evaluator.evaluate(deployment, workload)
-        row = point_row(number, task.place, setting.differences(base), deployment, workload, judged)
-        lines.append(json.dumps(row, allow_nan=False) + "\n")
+    benches = {one.place: bench(request, anchors, one.place) for one in task.variants}
+    for load, concurrency in enumerate(request.concurrencies):
+        for one in task.variants:
+            number = one.first + load
+            if number in done:
+                continue
+            evaluator, base = benches[one.place]
+            setting = applied({**dict(one.changes), "concurrency": concurrency}, base, evaluator.context)
+            deployment, workload = to_deployment(setting, evaluator.context)
+            judged = evaluator.evaluate(deployment, workload)
+            row = point_row(number, one.place, setting.differences(base), deployment, workload, judged)
+            lines.append(json.dumps(row, allow_nan=False) + "\n")
     return "".join(lines)
 
 
@@ -95,7 +109,14 @@ def bench(request: SweepRequest, anchors: str | None, place: Place) -> tuple[Eva
     usable = tuple(one for one in on_hand if one.signature.model == context.card.name)
     catalogue = Catalogue(context.card, context.platform, context.engine, usable)
     goal = objective("output_tok_s_per_gpu")
-    evaluator = Evaluator(context, catalogue, goal, mode=MODES[request.mode], simulate_splits=request.simulate_splits)
+    evaluator = Evaluator(
+        context,
+        catalogue,
+        goal,
+        mode=MODES[request.mode],
+        simulate_splits=request.simulate_splits,
+        tell_fusions=False,
+    )
     return evaluator, baseline(context)
 
 
@@ -182,11 +203,3 @@ def pool_label(deployment: Deployment) -> str:
     if pool is None:
         return decode or deployment.layout.label()
     return f"P{pool.replicas}x{pool.layout.label()} D{deployment.replicas}x{deployment.layout.label()}"
-
-
-def tasks_of(place: Place, concurrency: int, first: int, variants: Sequence[Any], size: int) -> list[Task]:
-    """A place's variants at one load, cut into tasks of like size."""
-    return [
-        Task(place, concurrency, first + start, tuple(variants[start : start + size]))
-        for start in range(0, len(variants), size)
-    ]

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from predictor.errors import BadFile, BadInput
 
-FORMAT = "inferasim-sweep-1"
+FORMAT = "inferasim-sweep-2"
 
 
 def header_line(request: Mapping[str, Any], identity: str, points: int) -> str:

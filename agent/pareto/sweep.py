@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 from agent.anchor_files import load_anchors
 from agent.pareto.frontier import Chart, chart_json, charts
 from agent.pareto.parallel import mapped
-from agent.pareto.price import MODES, Task, price_task, tasks_of
+from agent.pareto.price import MODES, Task, Variant, price_task
 from agent.pareto.request import SweepRequest, check_backend
 from agent.pareto.space import Place, Space, place_context, places, space, thinned
 from agent.pareto.store import SweepFile, header_line, write_parquet
@@ -22,7 +22,9 @@ from agent.tune import anchor_text, catalogue_sha256, record_text
 from predictor.errors import BadInput
 from predictor.version import __version__
 
-TASK_POINTS = 64  # about a quarter of a second of work
+# Variants of a task, each under every load: a second or two of work, so that a killed sweep loses little.
+TASK_VARIANTS = 32
+TASK_SPLITS = 6  # split pools are simulated on a clock, which takes ten times as long
 
 Progress = Callable[[int, int], None]  # points done, points in all
 
@@ -41,6 +43,7 @@ class Sweep:
     simulated: int
     file: str | None
     wall_s: float
+    listing_cpu_s: float  # of listing the points, before any is priced
     store: SweepFile
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -86,9 +89,11 @@ def run_sweep(
     if request.mode not in MODES:
         raise BadInput(f"mode {request.mode!r}: must be one of {', '.join(MODES)}")
     bounds = read_tiers() if tiers is None else tiers
+    listing = process_time()
     spaces, identity = enumerate_spaces(request, anchors)
     tasks = list(all_tasks(request, spaces))
-    points = sum(len(task.variants) for task in tasks)
+    listing = process_time() - listing
+    points = sum(task.points for task in tasks)
     log = None if out is None else log_path(out)
     file = SweepFile(log, header_line(request.model_dump(mode="json"), identity, points))
     resumed = len(file.done)
@@ -115,6 +120,7 @@ def run_sweep(
         simulated=simulated["des"],
         file=None if out is None else str(out),
         wall_s=perf_counter() - started,
+        listing_cpu_s=listing,
         store=file,
     )
 
@@ -149,13 +155,39 @@ def enumerate_spaces(request: SweepRequest, anchors: str | None) -> tuple[tuple[
 
 
 def all_tasks(request: SweepRequest, spaces: Sequence[Space]) -> Iterator[Task]:
-    """Tasks in the order of their points: within an engine and shape by load, so that models share its schedules."""
+    """Tasks of all places: within an engine and shape, what shares schedules lies in one task as far as it can."""
+    loads = len(request.concurrencies)
     first = 0
     for group in grouped(spaces):
-        for concurrency in request.concurrencies:
-            for one in group:
-                yield from tasks_of(one.place, concurrency, first, one.variants, TASK_POINTS)
-                first += len(one.variants)
+        variants: list[Variant] = []
+        for one in group:
+            for changes in one.variants:
+                variants.append(Variant(first, one.place, changes))
+                first += loads
+        kinds: dict[tuple[str, ...], list[Variant]] = {}
+        for variant in variants:
+            kinds.setdefault(schedule_kind(variant), []).append(variant)
+        for splits in (False, True):
+            alike = [variant for kind in sorted(kinds) for variant in kinds[kind] if is_split(variant) is splits]
+            size = TASK_SPLITS if splits else TASK_VARIANTS
+            for start in range(0, len(alike), size):
+                yield Task(tuple(alike[start : start + size]), loads)
+
+
+# Levers that decide a schedule, whatever a step costs. Drafted tokens are accepted at a rate of the model's own.
+_SCHEDULE_LEVERS = ("attn_dp", "replicas", "token_budget", "chunk_size", "spec_method", "spec_depth")
+
+
+def schedule_kind(variant: Variant) -> tuple[str, ...]:
+    """What two variants must have in common to share a schedule under one load."""
+    changes = dict(variant.changes)
+    model = variant.place.model if changes.get("spec_method", "none") != "none" else ""
+    return (*(str(changes.get(name)) for name in _SCHEDULE_LEVERS), model)
+
+
+def is_split(variant: Variant) -> bool:
+    """Whether prefill and decode have pools of their own."""
+    return any(name == "disagg" for name, _ in variant.changes)
 
 
 def grouped(spaces: Sequence[Space]) -> Iterator[list[Space]]:
@@ -175,7 +207,7 @@ def price_all(
 ) -> Iterator[tuple[int, str]]:
     """Lines of every task that is not done, with how many points are done after it."""
     left = [(task, frozenset(done.intersection(task.numbers))) for task in tasks]
-    left = [(task, has) for task, has in left if len(has) < len(task.variants)]
+    left = [(task, has) for task, has in left if len(has) < task.points]
     count = len(done)
     for lines in mapped(partial(_priced, request, anchors), left, jobs, backend):
         count += lines.count("\n")
