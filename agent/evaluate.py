@@ -62,7 +62,7 @@ class Evaluator:
             return replace(refused(reasons), deployment=deployment, workload=workload)
         prediction = self._predict(deployment, workload)
         if isinstance(prediction, InferaSimError):
-            unpriced = refused((Reason(_CODES.get(type(prediction).__name__, "unpriced"), str(prediction)),))
+            unpriced = refused((Reason(error_code(prediction), str(prediction)),))
             return replace(unpriced, deployment=deployment, workload=workload)
         reasons = (
             *memory_reasons(prediction.memory, workload.isl_tokens + workload.osl_tokens),
@@ -120,6 +120,11 @@ class Evaluator:
 def refused(reasons: tuple[Reason, ...]) -> Judged:
     """A candidate that was never priced."""
     return Judged(False, reasons, None, None, math.inf, None)
+
+
+def error_code(error: InferaSimError) -> str:
+    """The code under which an expected error is counted."""
+    return _CODES.get(type(error).__name__, "unpriced")
 
 
 _CODES = {

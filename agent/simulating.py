@@ -8,26 +8,15 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from agent.handlers import MODES, look_up
+from agent.playing import play_trace
 from agent.predict_request import PredictRequest, validated
 from predictor.des.export import write_csv, write_parquet
-from predictor.des.metrics import HostTimes, Samples
+from predictor.des.metrics import Samples
 from predictor.des.play import PlayRules
-from predictor.des.replica_cache import reuse_rules
-from predictor.des.routing import router_by_name
-from predictor.des.trace_sim import TraceResult, simulate_trace
-from predictor.des.traced import Reuse
-from predictor.engines import effective_settings
+from predictor.des.trace_sim import TraceResult
 from predictor.errors import BadInput
-from predictor.load import pool_rules
-from predictor.memory import memory
-from predictor.offload import host_tier
-from predictor.predict import step_for
-from predictor.structure import check_deployment
 from predictor.workload.block_size import BlockSize, Tail
-from predictor.workload.fitting import Fitting
 from predictor.workload.json_stream import open_trace
 from predictor.workload.trace import TraceReader
 
@@ -72,57 +61,36 @@ def simulate_once(
         osl=max(1, round(median(one.output_tokens for one in head))),
     )
     catalogue, deployment = look_up(request, anchors)
-    if deployment.prefill is not None or deployment.layout.pp > 1:
-        raise BadInput("simulate plays traces on colocated replicas of one stage; leave out --prefill-tp and --pp")
-    card, platform, profile = catalogue.card, catalogue.platform, catalogue.profile
-    check_deployment(deployment, card)
-    settings = effective_settings(profile, deployment.engine_version, platform, card, deployment)
-    held = memory(card, platform, deployment, settings)
-    workload = request.workload()
-    step, selection, flags = step_for(deployment, workload, catalogue, settings, MODES[mode], None)
-    layout = deployment.layout
-    rules = pool_rules(deployment, profile, settings, settings.max_running, layout)
-    block = sample.block_size
-    reuse = None
-    if block is not None and settings.prefix_cache:
-        gpus = layout.gpus * deployment.replicas
-        tier = (
-            host_tier(platform, profile.name, deployment.host_kv_gb * gpus, gpus, held.kv_bytes_per_token)
-            if deployment.host_kv_gb
-            else None
-        )
-        reuse = Reuse(block.tokens, reuse_rules(profile.name), tier, options.answers_return, card.layers)
-    reader = _reader(options)
-    fitting = Fitting(reader, min(card.max_context_tokens, held.kv_pool_tokens))
     play = PlayRules(slots=options.slots, seed=options.seed)
     if options.think_cap_ms is not None:
         play = replace(play, think_cap_ms=options.think_cap_ms)
-    result = simulate_trace(
-        step.model,
-        fitting,
-        rules,
-        kv_tokens=held.kv_pool_tokens,
-        play=play,
-        reuse=reuse,
-        router=router_by_name(options.router, np.random.default_rng(options.seed)),
-        replicas=deployment.replicas,
-        ranks=layout.attn_dp,
-        gpus_per_replica=layout.gpus,
-        host=HostTimes(profile.host_ms_per_request, profile.host_us_per_prompt_token, profile.poll_interval_steps),
+    reader = _reader(options)
+    played = play_trace(
+        deployment,
+        request.workload(),
+        catalogue,
+        reader,
+        sample.block_size,
+        play,
+        host_gb=deployment.host_kv_gb * deployment.layout.gpus * deployment.replicas,
+        mode=MODES[mode],
+        router=options.router,
+        answers_return=options.answers_return,
         progress=progress,
     )
+    result, selection, block = played.result, played.selection, sample.block_size
     if out is not None:
         export(result, Path(out))
     return {
         "mode": "anchored" if selection else "simulate",
         "anchor": selection.anchor.name if selection else None,
         "coverage": selection.coverage if selection else "none",
-        "flags": [{"code": one.code, "message": one.message} for one in (*flags, *result.flags)],
+        "flags": [{"code": one.code, "message": one.message} for one in played.flags],
         **served_json(result),
         "block_tokens": None if block is None else block.tokens,
-        "over_context_records": fitting.dropped,
+        "over_context_records": played.over_context,
         "skipped_records": {kind.value: count for kind, count in sorted(reader.skipped.items())},
-        "memory": asdict(held),
+        "memory": asdict(played.memory),
         "wall_ms": (perf_counter() - started) * 1000.0,
     }
 

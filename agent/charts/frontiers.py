@@ -116,7 +116,8 @@ def _caption(lines: Mapping[str, Sequence[Point]], measured: Sequence[Point], do
 def row_point(row: Mapping[str, Any], anchored_here: bool = False) -> Point:
     """A point of a sweep's file."""
     drafter = "" if row["drafter"] == "none" else f" {row['drafter']}-{row['depth']}"
-    name = f"{row['engine']} {row['weight']} kv {row['kv']} {row['label']}{drafter}"
+    tier = f" host {row['host_kv_gb']:.0f} GB" if row.get("host_kv_gb") else ""
+    name = f"{row['engine']} {row['weight']} kv {row['kv']} {row['label']}{drafter}{tier}"
     return Point(
         row["interactivity_tok_s_user"],
         row["output_tok_s_per_gpu"],

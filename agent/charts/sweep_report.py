@@ -1,7 +1,7 @@
 """The report of a sweep's file: charts by model and shape, tiers, verdicts, and what the picks are made of."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ from agent.charts.document import Block, Document, Section, Table
 from agent.charts.figure import Figure
 from agent.charts.frontiers import Point, frontier_figure, row_point
 from agent.charts.measured import Measured, pairs
-from agent.pareto.frontier import Chart, Frontier, Row, chart_json, charts, kind_of
-from agent.pareto.price import MODES, point_deployment
+from agent.pareto.frontier import Chart, ChartKey, Frontier, Row, chart_json, chart_key, charts, kind_of
+from agent.pareto.price import MODES, place_of, point_deployment
 from agent.pareto.request import SweepRequest
 from agent.pareto.store import read_header, read_rows
+from agent.pareto.traced import play_sample
 from agent.predict_request import validated
 from agent.tiers import Tier
 from predictor.anchors.schema import Anchor
@@ -55,7 +56,7 @@ def sweep_document(source: SweepSource) -> Document:
     models = list(dict.fromkeys(chart.model for chart in found))
     return Document(
         f"Sweep of {', '.join(models)}" if len(models) <= 3 else f"Sweep of {len(models)} models",
-        f"{request.cluster}; {_engines(found)}; prompts and outputs of {', '.join(request.shapes)} tokens; "
+        f"{request.cluster}; {_engines(found)}; {_traffic(request)}; "
         f"{', '.join(map(str, request.concurrencies))} clients",
         (("points priced", f"{points:,}"), ("charts", str(len(found))), *_headline(found)),
         tuple(sections),
@@ -63,8 +64,15 @@ def sweep_document(source: SweepSource) -> Document:
     )
 
 
-def _key(chart: Chart) -> tuple[str, int, int]:
-    return chart.model, chart.isl_tokens, chart.osl_tokens
+def _key(chart: Chart) -> ChartKey:
+    return chart.model, chart.isl_tokens, chart.osl_tokens, chart.trace
+
+
+def _traffic(request: SweepRequest) -> str:
+    shapes = f"prompts and outputs of {', '.join(request.shapes)} tokens" if request.shapes else ""
+    traces = ", ".join(Path(path).name for path in request.traces)
+    played = f"the first {request.trace_requests} requests of {traces}" if traces else ""
+    return " and ".join(filter(None, (shapes, played)))
 
 
 def _engines(found: Sequence[Chart]) -> str:
@@ -87,14 +95,12 @@ def _headline(found: Sequence[Chart]) -> tuple[tuple[str, str], ...]:
 Y = "output_tok_s_per_gpu"
 
 
-def _backgrounds(
-    rows: Iterable[Row], counts: Mapping[tuple[str, int, int], int]
-) -> dict[tuple[str, int, int], list[Row]]:
+def _backgrounds(rows: Iterable[Row], counts: Mapping[ChartKey, int]) -> dict[ChartKey, list[Row]]:
     """Every so many of a chart's points, evenly over the file."""
-    kept: dict[tuple[str, int, int], list[Row]] = {key: [] for key in counts}
+    kept: dict[ChartKey, list[Row]] = {key: [] for key in counts}
     seen = dict.fromkeys(counts, 0)
     for row in rows:
-        key = (row["model"], row["isl"], row["osl"])
+        key = chart_key(row)
         every = -(-counts[key] // MOST_DOMINATED)
         if seen[key] % every == 0:
             kept[key].append(row)
@@ -104,12 +110,8 @@ def _backgrounds(
 
 def _overview(found: Sequence[Chart]) -> Section:
     """One line a model, shape and tier."""
-    rows = [
-        (chart.model, f"{chart.isl_tokens}/{chart.osl_tokens}", *_tier_cells(one))
-        for chart in found
-        for one in chart_json(chart)["tiers"]
-    ]
-    table = _table("Best of each tier", ("model", "shape", *TIER_COLUMNS), rows)
+    rows = [(chart.model, chart.traffic, *_tier_cells(one)) for chart in found for one in chart_json(chart)["tiers"]]
+    table = _table("Best of each tier", ("model", "traffic", *TIER_COLUMNS), rows)
     return Section("tiers", "All tiers", (table,))
 
 
@@ -150,9 +152,9 @@ def _tier_cells(tier: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _chart_section(source: SweepSource, request: SweepRequest, chart: Chart, background: Sequence[Row]) -> Section:
     anchors = _anchors(source)
-    place = f"{chart.model}, {chart.isl_tokens} in, {chart.osl_tokens} out"
-    prefix = _slug(f"{chart.model}-{chart.isl_tokens}-{chart.osl_tokens}")
-    measured = [one.point for one in source.measured if (one.model, one.isl_tokens, one.osl_tokens) == _key(chart)]
+    place = f"{chart.model}, {chart.traffic}"
+    prefix = _slug(f"{chart.model}-{chart.trace or f'{chart.isl_tokens}-{chart.osl_tokens}'}")
+    measured = [one.point for one in source.measured if (one.model, one.isl_tokens, one.osl_tokens, "") == _key(chart)]
     dominated = [row_point(row, _is_anchor(row, anchors)) for row in background]
     figures: list[Block] = [
         frontier_figure(
@@ -206,7 +208,13 @@ def _distinct(picks: Mapping[str, Row]) -> dict[str, Row]:
 
 
 def _shown(source: SweepSource, request: SweepRequest, row: Row) -> Shown:
-    return shown(*point_deployment(request, source.anchors, row), mode=MODES[request.mode])
+    deployment, workload, catalogue = point_deployment(request, source.anchors, row)
+    mode = MODES[request.mode]
+    found = shown(deployment, workload, catalogue, mode)
+    if not row["trace"]:
+        return found
+    played = play_sample(request, place_of(request, row).trace, deployment, workload, catalogue, mode)
+    return replace(found, result=played.result.simulation)
 
 
 def _anchors(source: SweepSource) -> dict[str, Anchor]:

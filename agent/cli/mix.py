@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agent.cli.sweep_options import deployment_name, how_to_run, sweep_progress, sweep_request, with_sweep
+from agent.cli.sweep_options import deployment_name, how_to_run, shapes_of, sweep_progress, sweep_request, with_sweep
 
 EXIT_NOTHING_LEGAL = 1
 
@@ -23,7 +23,7 @@ def mix(
     points: Annotated[
         str | None, typer.Option(help="Sweep file: candidates are read from it, or swept into it if it is new.")
     ] = None,
-    shape: Annotated[str, typer.Option(help="ISL/OSL in tokens.")] = "1024/1024",
+    shape: Annotated[str | None, typer.Option(help="ISL/OSL in tokens; 1024/1024 without a trace.")] = None,
     demand: Annotated[
         list[str] | None, typer.Option(help="MODEL:TIER=USERS, or MODEL:TIER=NUMBERtok/s; may repeat.")
     ] = None,
@@ -44,11 +44,14 @@ def mix(
     if not model and file is not None and file.exists():
         request = request_of(file)
     elif model and cluster:
-        request = sweep_request(typed, models=tuple(model), cluster=cluster, shapes=(shape,))
+        request = sweep_request(
+            typed, models=tuple(model), cluster=cluster, **shapes_of([shape] if shape else None, typed["trace"])
+        )
     else:
         raise BadInput("--model and --cluster are left out: give both, or --points with the file of a finished sweep")
-    if len(request.shapes) > 1:
-        raise BadInput(f"shapes {', '.join(request.shapes)}: a mix is for one kind of traffic; sweep one shape")
+    traffic = (*request.shapes, *request.traces)
+    if len(traffic) > 1:
+        raise BadInput(f"traffic {', '.join(traffic)}: a mix is for one kind of traffic; sweep one shape or one trace")
     demands = parse_demands(demand or (), request.models, how["tiers"])
     gpus = check_fleet(fleet, parse_cluster(request.cluster)[1].gpus, demands)
     with sweep_progress() as step:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agent.cli.sweep_options import deployment_name, how_to_run, sweep_progress, sweep_request, with_sweep
+from agent.cli.sweep_options import deployment_name, how_to_run, shapes_of, sweep_progress, sweep_request, with_sweep
 
 EXIT_NOTHING_LEGAL = 1
 
@@ -42,7 +42,7 @@ def pareto(
         engine_version=engine_version,
         mode=mode,
         most_points=most_points,
-        **({"shapes": tuple(shape)} if shape else {}),
+        **shapes_of(shape, typed["trace"]),
     )
     with sweep_progress() as step:
         sweep = run_sweep(request, out=None if out is None else Path(out), progress=step, **how)
@@ -60,7 +60,8 @@ def show(answer: Mapping[str, Any]) -> None:
     from agent.cli.output import facts, table
 
     for chart in answer["charts"]:
-        title = f"{chart['model']}, {chart['isl']} in, {chart['osl']} out"
+        traffic = chart["trace"] or f"{chart['isl']} in, {chart['osl']} out"
+        title = f"{chart['model']}, {traffic}"
         table(
             f"{title}: frontier of {chart['points']} points",
             ["tok/s/user", "output tok/s/GPU", "TTFT ms", *_cost_head(chart["frontier"]), "clients", "deployment"],

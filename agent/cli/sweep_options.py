@@ -33,6 +33,11 @@ def sweep_flags(
     simulate_splits: Annotated[
         bool, typer.Option(help="Simulate split pools request by request; in closed form otherwise, faster.")
     ] = True,
+    host_tiers: Annotated[bool, typer.Option(help="Sweep host memory for evicted KV, on traces.")] = True,
+    trace: Annotated[
+        list[str] | None, typer.Option(help="Trace that is played instead of, or beside, a shape; may repeat.")
+    ] = None,
+    trace_requests: Annotated[int, typer.Option(help="First requests of a trace that are played.")] = 300,
     length_range: Annotated[float, typer.Option(help="Shortest length over nominal; 1 is fixed.")] = 1.0,
     usd_per_gpu_h: Annotated[float | None, typer.Option(help="Price of a GPU-hour, for usd_per_mtok.")] = None,
     tiers: Annotated[str | None, typer.Option(help="TOML file of latency tiers to use instead of the four.")] = None,
@@ -53,8 +58,24 @@ AXES = {
     "weight_dtype": ("weight_dtypes",),
     "kv_dtype": ("kv_dtypes",),
     "depth": ("depths", "split_depths"),
+    "trace": ("traces",),
 }
-AS_TYPED = ("drafters", "splits", "pipelines", "schedules", "simulate_splits", "length_range", "usd_per_gpu_h")
+AS_TYPED = (
+    "drafters",
+    "splits",
+    "pipelines",
+    "schedules",
+    "host_tiers",
+    "trace_requests",
+    "simulate_splits",
+    "length_range",
+    "usd_per_gpu_h",
+)
+
+
+def shapes_of(shapes: list[str] | None, traces: list[str] | None) -> dict[str, tuple[str, ...]]:
+    """The shapes that are asked for; with a trace alone there is none, and without either the request's own default."""
+    return {"shapes": tuple(shapes)} if shapes else {"shapes": ()} if traces else {}
 
 
 def sweep_request(typed: Mapping[str, Any], **own: Any) -> "SweepRequest":
@@ -95,4 +116,5 @@ def sweep_progress() -> Iterator[Callable[[int, int], None] | None]:
 def deployment_name(row: Mapping[str, Any]) -> str:
     """A point's deployment in a few words."""
     drafter = "" if row["drafter"] == "none" else f" {row['drafter']}-{row['depth']}"
-    return f"{row['engine']} {row['weight']} kv {row['kv']} {row['label']}{drafter}"
+    tier = f" host {row['host_kv_gb']:.0f} GB" if row["host_kv_gb"] else ""
+    return f"{row['engine']} {row['weight']} kv {row['kv']} {row['label']}{drafter}{tier}"

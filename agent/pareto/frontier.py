@@ -74,17 +74,23 @@ SeriesKey = tuple[str, str, str]  # engine, weight format, drafter
 
 @dataclass(slots=True)
 class Chart:
-    """One model at one request shape: its frontier, a frontier for each line, and the best of each tier and kind."""
+    """One model under one kind of traffic: its frontier, one for each line, and the best of each tier and kind."""
 
     model: str
     isl_tokens: int
     osl_tokens: int
     tiers: Sequence[Tier]
+    trace: str = ""  # the trace's file, whose usual lengths those above are
     points: int = 0
     whole: Frontier = field(default_factory=Frontier)
     series: dict[SeriesKey, Frontier] = field(default_factory=dict)
     kinds: dict[tuple[str, bool], Frontier] = field(default_factory=dict)  # kind, whether it drafts
     best: dict[tuple[str, str, bool], Best] = field(default_factory=dict)  # tier, kind, whether it drafts
+
+    @property
+    def traffic(self) -> str:
+        """What is served, for people."""
+        return self.trace or f"{self.isl_tokens} in, {self.osl_tokens} out"
 
     def add(self, row: Row) -> None:
         """Take a priced point."""
@@ -114,13 +120,23 @@ class Chart:
         return best.row
 
 
+ChartKey = tuple[str, int, int, str]  # model, prompt and output tokens, trace
+
+
+def chart_key(row: Row) -> ChartKey:
+    """The chart on which a row belongs."""
+    return row["model"], row["isl"], row["osl"], row["trace"]
+
+
 def charts(rows: Iterable[Row], tiers: Sequence[Tier]) -> tuple[Chart, ...]:
-    """Priced points as one chart a model and shape, in the order of their numbers."""
-    found: dict[tuple[str, int, int], Chart] = {}
-    first: dict[tuple[str, int, int], int] = {}
+    """Priced points as one chart a model and kind of traffic, in the order of their numbers."""
+    found: dict[ChartKey, Chart] = {}
+    first: dict[ChartKey, int] = {}
     for row in rows:
-        key = (row["model"], row["isl"], row["osl"])
-        found.setdefault(key, Chart(*key, tiers)).add(row)
+        key = model, isl, osl, trace = chart_key(row)
+        if key not in found:
+            found[key] = Chart(model, isl, osl, tiers, trace)
+        found[key].add(row)
         first[key] = min(first.get(key, row["i"]), row["i"])
     return tuple(found[key] for key in sorted(found, key=lambda key: first[key]))
 
@@ -147,6 +163,7 @@ def chart_json(chart: Chart) -> dict[str, Any]:
         "model": chart.model,
         "isl": chart.isl_tokens,
         "osl": chart.osl_tokens,
+        "trace": chart.trace,
         "points": chart.points,
         "frontier": list(chart.whole.rows),
         "series": [

@@ -5,18 +5,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 from agent.anchor_files import load_anchors
-from agent.evaluate import Evaluator, Judged
+from agent.evaluate import Evaluator, Judged, error_code
 from agent.pareto.request import SweepRequest
 from agent.pareto.space import Place, applied, place_context
+from agent.pareto.traced import play_sample, sample
 from levers.baseline import baseline
 from levers.context import LeverValue
+from levers.legality import illegal_reasons
 from levers.objectives import objective
 from levers.space import Setting, as_json_value, normalised, to_deployment
+from predictor.cost import usd_per_mtok
+from predictor.errors import InferaSimError
 from predictor.predict import Catalogue
-from predictor.types import Deployment, Mode, Workload
+from predictor.types import Coverage, Deployment, Mode, Workload
 
 MODES: dict[str, Mode | None] = {"auto": None, "anchored": Mode.ANCHORED, "simulate": Mode.SIMULATE}
 
@@ -28,6 +33,7 @@ COLUMNS: Mapping[str, type] = {
     "version": str,
     "isl": int,
     "osl": int,
+    "trace": str,
     "concurrency": int,
     "label": str,
     "split": bool,
@@ -36,6 +42,7 @@ COLUMNS: Mapping[str, type] = {
     "drafter": str,
     "depth": int,
     "gpus": int,
+    "host_kv_gb": float,
     "levers": str,
     "refused": str,
     "output_tok_s_per_gpu": float,
@@ -46,6 +53,7 @@ COLUMNS: Mapping[str, type] = {
     "tpot_ms": float,
     "e2e_ms": float,
     "e2e_ms_p99": float,
+    "hit_rate": float,
     "memory_share": float,
     "usd_per_mtok": float,
     "mode": str,
@@ -95,8 +103,13 @@ def price_task(request: SweepRequest, anchors: str | None, task: Task, done: fro
             evaluator, base = benches[one.place]
             setting = applied({**dict(one.changes), "concurrency": concurrency}, base, evaluator.context)
             deployment, workload = to_deployment(setting, evaluator.context)
-            judged = evaluator.evaluate(deployment, workload)
-            row = point_row(number, one.place, setting.differences(base), deployment, workload, judged)
+            levers = setting.differences(base)
+            if one.place.trace:
+                row = traced_row(request, number, one.place, levers, deployment, workload, evaluator)
+            else:
+                row = point_row(
+                    number, one.place, levers, deployment, workload, evaluator.evaluate(deployment, workload)
+                )
             lines.append(json.dumps(row, allow_nan=False) + "\n")
     return "".join(lines)
 
@@ -129,23 +142,7 @@ def point_row(
     judged: Judged,
 ) -> dict[str, Any]:
     """A point as the file holds it."""
-    row: dict[str, Any] = {
-        "i": number,
-        "model": place.model,
-        "engine": place.engine,
-        "version": deployment.engine_version,
-        "isl": workload.isl_tokens,
-        "osl": workload.osl_tokens,
-        "concurrency": workload.concurrency,
-        "label": pool_label(deployment),
-        "split": deployment.prefill is not None,
-        "weight": str(deployment.precision.weight),
-        "kv": str(deployment.precision.kv),
-        "drafter": deployment.speculation.method,
-        "depth": deployment.speculation.depth,
-        "gpus": deployment.gpus,
-        "levers": {name: as_json_value(value) for name, value in levers.items() if name != "concurrency"},
-    }
+    row = identity_of(number, place, levers, deployment, workload)
     prediction = judged.prediction
     if not judged.legal or prediction is None:
         return {**row, "refused": judged.reasons[0].code}
@@ -159,6 +156,7 @@ def point_row(
         "tpot_ms": prediction.tpot_ms.mean,
         "e2e_ms": prediction.e2e_ms.mean,
         "e2e_ms_p99": prediction.e2e_ms.p99,
+        "hit_rate": workload.prefix_hit_frac,
         "memory_share": memory.total_bytes / memory.hbm_bytes,
         "usd_per_mtok": prediction.extras.get("usd_per_mtok"),
     }
@@ -172,14 +170,92 @@ def point_row(
     }
 
 
+def identity_of(
+    number: int, place: Place, levers: Mapping[str, LeverValue], deployment: Deployment, workload: Workload
+) -> dict[str, Any]:
+    """What a point is, before it is known what it gives."""
+    return {
+        "i": number,
+        "model": place.model,
+        "engine": place.engine,
+        "version": deployment.engine_version,
+        "isl": workload.isl_tokens,
+        "osl": workload.osl_tokens,
+        "trace": Path(place.trace).name,
+        "concurrency": workload.concurrency,
+        "label": pool_label(deployment),
+        "split": deployment.prefill is not None,
+        "weight": str(deployment.precision.weight),
+        "kv": str(deployment.precision.kv),
+        "drafter": deployment.speculation.method,
+        "depth": deployment.speculation.depth,
+        "gpus": deployment.gpus,
+        "host_kv_gb": deployment.host_kv_gb,
+        "levers": {name: as_json_value(value) for name, value in levers.items() if name != "concurrency"},
+    }
+
+
+def traced_row(
+    request: SweepRequest,
+    number: int,
+    place: Place,
+    levers: Mapping[str, LeverValue],
+    deployment: Deployment,
+    workload: Workload,
+    evaluator: Evaluator,
+) -> dict[str, Any]:
+    """A point of a trace as the file holds it: the sample is played with as many live sessions as there are clients."""
+    row = identity_of(number, place, levers, deployment, workload)
+    if workload.concurrency > sample(place.trace, request.trace_requests).sessions:
+        return {**row, "refused": "trace_sessions"}
+    reasons = illegal_reasons(deployment, workload, evaluator.context)
+    if reasons:
+        return {**row, "refused": reasons[0].code}
+    try:
+        played = play_sample(request, place.trace, deployment, workload, evaluator.catalogue, evaluator.mode)
+    except InferaSimError as error:
+        return {**row, "refused": error_code(error)}
+    simulation, selection = played.result.simulation, played.selection
+    price = evaluator.catalogue.platform.price_usd_per_gpu_h
+    per_gpu = played.result.output_tok_s_per_gpu
+    columns = simulation.requests
+    figures = {
+        "output_tok_s_per_gpu": per_gpu,
+        "total_tok_s_per_gpu": played.result.total_tok_s_per_gpu,
+        "interactivity_tok_s_user": 1000.0 / simulation.tpot_ms.mean,
+        "ttft_ms": simulation.ttft_ms.mean,
+        "ttft_ms_p99": simulation.ttft_ms.p99,
+        "tpot_ms": simulation.tpot_ms.mean,
+        "e2e_ms": simulation.e2e_ms.mean,
+        "e2e_ms_p99": simulation.e2e_ms.p99,
+        "hit_rate": float(columns["cached_tokens"].sum() / columns["prompt_tokens"].sum()),
+        "memory_share": played.memory.total_bytes / played.memory.hbm_bytes,
+        "usd_per_mtok": None if price is None else usd_per_mtok(price, per_gpu),
+    }
+    return {
+        **row,
+        **{name: rounded(value) for name, value in figures.items()},
+        "mode": str(Mode.SIMULATE if selection is None else Mode.ANCHORED),
+        "coverage": str(Coverage.NONE if selection is None else selection.coverage),
+        "anchor": None if selection is None else selection.anchor.name,
+        "method": "trace",
+    }
+
+
 def point_deployment(
     request: SweepRequest, anchors: str | None, row: Mapping[str, Any]
 ) -> tuple[Deployment, Workload, Catalogue]:
     """The deployment and workload of a row of a sweep's file, with what prices it."""
-    evaluator, base = bench(request, anchors, Place(row["model"], row["engine"], row["isl"], row["osl"]))
+    evaluator, base = bench(request, anchors, place_of(request, row))
     levers = {name: normalised(name, value) for name, value in row["levers"].items()}
     setting = base.changed({**levers, "concurrency": row["concurrency"]})
     return *to_deployment(setting, evaluator.context), evaluator.catalogue
+
+
+def place_of(request: SweepRequest, row: Mapping[str, Any]) -> Place:
+    """The place of a row of a sweep's file."""
+    trace = next((path for path in request.traces if Path(path).name == row["trace"]), "")
+    return Place(row["model"], row["engine"], row["isl"], row["osl"], trace)
 
 
 def rounded(value: float | None) -> float | None:

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from predictor.errors import BadInput, unknown_name
 from predictor.profiles.loader import engine_names, engine_profile, platform
@@ -26,7 +26,9 @@ class SweepRequest(BaseModel):
     cluster: str
     engines: tuple[str, ...] = ()
     engine_version: str = ""
-    shapes: Annotated[tuple[str, ...], Field(min_length=1)] = ("1024/1024",)
+    shapes: tuple[str, ...] = ("1024/1024",)
+    traces: tuple[str, ...] = ()  # files of recorded requests, each played on every point of its own
+    trace_requests: Annotated[int, Field(ge=1)] = 300  # the sample of a trace that is played: its first requests
     concurrencies: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = CONCURRENCIES
     weight_dtypes: tuple[Dtype, ...] = ()
     kv_dtypes: tuple[Dtype, ...] = ()
@@ -36,11 +38,18 @@ class SweepRequest(BaseModel):
     splits: bool = True
     pipelines: bool = True
     schedules: bool = True
+    host_tiers: bool = True  # host memory for evicted KV, on traces: prompts that share nothing never come again
     simulate_splits: bool = True  # False: split pools in closed form, ten times faster, without their queues' bursts
     length_range: float = 1.0
     mode: str = "auto"
     usd_per_gpu_h: Annotated[float | None, Field(gt=0)] = None
     most_points: Annotated[int | None, Field(ge=1)] = None
+
+    @model_validator(mode="after")
+    def _some_traffic(self) -> "SweepRequest":
+        if not self.shapes and not self.traces:
+            raise ValueError("shapes and traces are both empty: name one")
+        return self
 
     def lengths(self) -> tuple[tuple[int, int], ...]:
         """Prompt and output tokens of each shape."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from agent.cluster import parse_cluster
 from agent.pareto.request import SweepRequest
+from agent.pareto.traced import sample
 from agent.request import TuningRequest
 from levers.baseline import find_baseline
 from levers.catalog import BY_NAME
@@ -51,6 +52,7 @@ class Place:
     engine: str
     isl_tokens: int
     osl_tokens: int
+    trace: str = ""  # path of the trace that is played; its usual lengths are those above
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +67,12 @@ class Space:
 def places(request: SweepRequest) -> tuple[Place, ...]:
     """Every model, engine and shape, shapes outermost, so that neighbours share their schedules."""
     gpu, _ = parse_cluster(request.cluster)
+    usual = [(path, sample(path, request.trace_requests)) for path in request.traces]
+    traffic = [(isl, osl, "") for isl, osl in request.lengths()]
+    traffic += [(found.isl_tokens, found.osl_tokens, path) for path, found in usual]
     return tuple(
-        Place(model, engine, isl, osl)
-        for isl, osl in request.lengths()
+        Place(model, engine, isl, osl, trace)
+        for isl, osl, trace in traffic
         for engine in request.engine_list(gpu)
         for model in request.models
     )
@@ -99,7 +104,8 @@ def space(request: SweepRequest, place: Place, context: SearchContext) -> Space:
     left_out: Counter[str] = Counter()
     variants: list[tuple[tuple[str, LeverValue], ...]] = []
     seen: set[Deployment] = set()
-    for changes in candidates(request, context, found.setting, left_out):
+    listed = traced_candidates if place.trace else candidates
+    for changes in listed(request, context, found.setting, left_out):
         deployment, workload = to_deployment(applied(changes, found.setting, context), context)
         if deployment in seen:
             continue
@@ -146,6 +152,39 @@ def candidates(
             if request.drafters and "pp" not in layout:
                 depths = request.split_depths if "disagg" in layout else request.depths
                 yield from ({**held, **drafter} for drafter in drafters(depths, context))
+
+
+def traced_candidates(
+    request: SweepRequest, context: SearchContext, base: Setting, left_out: Counter[str]
+) -> Iterator[Changes]:
+    """Settings to play a trace on: every precision with every colocated layout, drafter and host tier.
+
+    A trace is played on colocated replicas of one stage; of host tiers the largest that one replica may have counts.
+    """
+    for precision in precisions(request, context):
+        for layout in layouts(request, context):
+            held = {**precision, **layout}
+            if "pp" in layout:
+                continue
+            reasons = _refused(held, base, context)
+            if reasons:
+                left_out[reasons[0].code] += 1
+                continue
+            for tier in host_tiers(request, held, base, context):
+                yield {**held, **tier}
+                if request.drafters:
+                    yield from ({**held, **tier, **drafter} for drafter in drafters(request.split_depths, context))
+
+
+def host_tiers(request: SweepRequest, held: Changes, base: Setting, context: SearchContext) -> Iterator[Changes]:
+    """No host tier, and the largest that is legal here."""
+    yield {}
+    sizes = [value for value in _values(context, "host_kv_gb") if value] if request.host_tiers else []
+    for value in reversed(sizes):
+        deployment, workload = to_deployment(applied({**held, "host_kv_gb": value}, base, context), context)
+        if not illegal_reasons(deployment, workload, context):
+            yield {"host_kv_gb": value}
+            return
 
 
 def _refused(changes: Changes, base: Setting, context: SearchContext) -> tuple[Reason, ...]:

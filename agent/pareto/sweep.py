@@ -24,7 +24,7 @@ from predictor.version import __version__
 
 # Variants of a task, each under every load: a second or two of work, so that a killed sweep loses little.
 TASK_VARIANTS = 32
-TASK_SPLITS = 6  # split pools are simulated on a clock, which takes ten times as long
+TASK_SPLITS = 6  # split pools and traces are simulated on a clock, which takes ten times as long
 
 Progress = Callable[[int, int], None]  # points done, points in all
 
@@ -41,6 +41,7 @@ class Sweep:
     resumed: int
     refused: Mapping[str, int]
     simulated: int
+    traced: int
     file: str | None
     wall_s: float
     listing_cpu_s: float  # of listing the points, before any is priced
@@ -63,6 +64,8 @@ class Sweep:
             "refused": dict(self.refused),
             "left_out": dict(sorted(left_out.items(), key=lambda pair: (-pair[1], pair[0]))),
             "resumed_points": self.resumed,
+            "trace_points": self.traced,
+            "trace_requests": self.request.trace_requests if self.request.traces else None,
             "simulated_share": self.simulated / self.priced if self.priced else 0.0,
             "charts": [chart_json(chart) for chart in self.charts],
             "wall_s": self.wall_s,
@@ -117,7 +120,8 @@ def run_sweep(
         priced=sum(simulated.values()),
         resumed=resumed,
         refused=dict(sorted(refused.items(), key=lambda pair: (-pair[1], pair[0]))),
-        simulated=simulated["des"],
+        simulated=simulated["des"] + simulated["trace"],
+        traced=simulated["trace"],
         file=None if out is None else str(out),
         wall_s=perf_counter() - started,
         listing_cpu_s=listing,
@@ -169,7 +173,7 @@ def all_tasks(request: SweepRequest, spaces: Sequence[Space]) -> Iterator[Task]:
             kinds.setdefault(schedule_kind(variant), []).append(variant)
         for splits in (False, True):
             alike = [variant for kind in sorted(kinds) for variant in kinds[kind] if is_split(variant) is splits]
-            size = TASK_SPLITS if splits else TASK_VARIANTS
+            size = TASK_SPLITS if splits or group[0].place.trace else TASK_VARIANTS
             for start in range(0, len(alike), size):
                 yield Task(tuple(alike[start : start + size]), loads)
 
@@ -192,14 +196,14 @@ def is_split(variant: Variant) -> bool:
 
 def grouped(spaces: Sequence[Space]) -> Iterator[list[Space]]:
     """Spaces of one engine and shape together, in order."""
-    found: dict[tuple[str, int, int], list[Space]] = {}
+    found: dict[tuple[str, int, int, str], list[Space]] = {}
     for one in spaces:
         found.setdefault(_group(one.place), []).append(one)
     yield from found.values()
 
 
-def _group(place: Place) -> tuple[str, int, int]:
-    return place.engine, place.isl_tokens, place.osl_tokens
+def _group(place: Place) -> tuple[str, int, int, str]:
+    return place.engine, place.isl_tokens, place.osl_tokens, place.trace
 
 
 def price_all(

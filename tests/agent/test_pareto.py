@@ -2,7 +2,11 @@
 
 import io
 import json
+import os
 import shlex
+import subprocess
+import sys
+import time
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -23,6 +27,7 @@ from levers.legality import illegal_reasons
 from levers.space import to_deployment
 from predictor.errors import BadFile, BadInput
 
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = SweepRequest(
     models=("Llama-3.1-8B",),
     cluster="MI355X:4",
@@ -39,7 +44,7 @@ SMALL = SweepRequest(
 
 def row(number: int, x: float, y: float, **more: Any) -> dict[str, Any]:
     base = {"i": number, X: x, Y: y, "ttft_ms": 100.0, "split": False, "drafter": "none", "engine": "e"}
-    return {**base, "model": "m", "isl": 1, "osl": 1, "weight": "fp8", **more}
+    return {**base, "model": "m", "isl": 1, "osl": 1, "trace": "", "weight": "fp8", **more}
 
 
 def dominated(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -212,16 +217,108 @@ def _shout(text: str) -> str:
 
 
 @pytest.mark.parametrize("backend", ["ray", "dask"])
-def test_cluster_backends(backend: str) -> None:
-    """A real local cluster of two workers where the package is there; the install line where it is not."""
-    module = {"ray": "ray", "dask": "distributed"}[backend]
+def test_a_missing_cluster_backend_is_named_with_its_extra(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, {"ray": "ray", "dask": "distributed"}[backend], None)
+    with pytest.raises(BadInput, match=f"inferasim\\[{backend}\\]"):
+        list(mapped(_shout, ["a"], 2, backend))
+
+
+CLUSTER = """
+import sys
+from agent.pareto import SweepRequest, run_sweep
+if __name__ == "__main__":
+    request = SweepRequest.model_validate_json(sys.argv[2])
+    sweep = run_sweep(request, jobs=2, backend=sys.argv[1])
+    alone = run_sweep(request)
+    assert sweep.points == alone.points > 0
+    assert sweep.as_json()["charts"] == alone.as_json()["charts"]
+    print("same")
+"""
+
+
+@pytest.mark.parametrize(("backend", "module"), [("ray", "ray"), ("dask", "distributed")])
+def test_a_sweep_on_a_local_cluster_of_two_workers(backend: str, module: str, tmp_path: Path) -> None:
+    """A real cluster in a process of its own: what its client leaves running cannot reach other tests."""
+    pytest.importorskip(module, reason=f"{module} is not installed")
+    script = tmp_path / "cluster.py"
+    script.write_text(CLUSTER, encoding="utf-8")
+    asked = SMALL.model_copy(update={"most_points": 40}).model_dump_json()
+    done = subprocess.run(
+        [sys.executable, str(script), backend, asked],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"},
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("same")
+
+
+def test_a_sweep_killed_by_force_goes_on_where_it_stopped(whole: Path, tmp_path: Path) -> None:
+    file = tmp_path / "killed.jsonl"
+    script = tmp_path / "sweep.py"
+    script.write_text(
+        "import sys, time\nfrom pathlib import Path\nfrom agent.pareto import SweepRequest, run_sweep\n"
+        "request = SweepRequest.model_validate_json(sys.argv[1])\n"
+        # slower than life, so that the kill falls between the first task and the last
+        "run_sweep(request, out=Path(sys.argv[2]), progress=lambda done, points: time.sleep(0.5))\n",
+        encoding="utf-8",
+    )
+    running = subprocess.Popen(
+        [sys.executable, str(script), SMALL.model_dump_json(), str(file)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+    )
     try:
-        __import__(module)
-    except ImportError:
-        with pytest.raises(BadInput, match=f"inferasim\\[{backend}\\]"):
-            list(mapped(_shout, ["a"], 2, backend))
-        pytest.skip(f"{module} is not installed: only its absence was tested")
-    assert list(mapped(_shout, list("abc"), 2, backend)) == ["A", "B", "C"]
+        while running.poll() is None and not (file.exists() and file.read_bytes().count(b"\n") > 1):
+            time.sleep(0.02)
+    finally:
+        running.kill()
+        running.wait()
+    again = run_sweep(SMALL, out=file)
+    assert 0 < again.resumed < again.points
+    assert again.as_json()["charts"] == run_sweep(SMALL, out=whole).as_json()["charts"]
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four sessions of three turns; each turn holds the one before it."""
+    path = tmp_path_factory.mktemp("trace") / "sessions.jsonl"
+    lines = []
+    for turn in range(3):
+        for session in range(4):
+            blocks = [1000 * session + number for number in range(8 * (turn + 1))]
+            tokens = 512 * len(blocks) - (511 if session == 3 else 0)  # one token of a last block tells their size
+            fields = {"session_id": f"s{session}", "timestamp": 20_000 * turn, "input_length": tokens}
+            lines.append(json.dumps({**fields, "output_length": 64, "hash_ids": blocks}))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_trace_points_with_and_without_a_host_tier(trace: Path, tmp_path: Path) -> None:
+    asked = SMALL.model_copy(
+        update={"shapes": (), "traces": (str(trace),), "concurrencies": (2, 8), "engines": ("vllm",)}
+    )
+    file = tmp_path / "traced.jsonl"
+    sweep = run_sweep(asked, out=file)
+    rows = list(sweep.rows())
+    assert {row["concurrency"] for row in rows} == {2}
+    assert sweep.refused == {"trace_sessions": len(rows)}  # eight sessions live at once are more than it holds
+    assert {bool(row["host_kv_gb"]) for row in rows} == {False, True}
+    assert all(row["trace"] == "sessions.jsonl" and row["method"] == "trace" for row in rows)
+    assert all(0.4 < row["hit_rate"] < 0.7 for row in rows)  # two of three turns find the one before
+    answer = sweep.as_json()
+    assert (answer["trace_points"], answer["simulated_share"]) == (len(rows), 1.0)
+    assert answer["charts"][0]["trace"] == "sessions.jsonl"
+    assert run_sweep(asked.model_copy(update={"host_tiers": False})).points < sweep.points
+
+
+def test_a_trace_is_the_mix_s_traffic_too(trace: Path) -> None:
+    options = "mix --model Llama-3.1-8B --cluster MI355X:1 --engine vllm --concurrency 2 --no-drafters --json --trace"
+    code, text = command(*options.split(), str(trace))
+    assert code == 0
+    assert json.loads(text)["slots"][-1]["pick"]["trace"] == "sessions.jsonl"
 
 
 def command(*arguments: str) -> tuple[int, str]:
