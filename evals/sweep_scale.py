@@ -1,8 +1,9 @@
 """How fast a sweep of the paper's size runs: 13 models, three engines, two request shapes, on MI355X nodes.
 
 The paper sweeps 13 models and 169,962 points. The space here is larger, so it is thinned evenly to ``--points``; every
-fixed-length point is priced through the one door, colocated ones request by request. ``--share`` prices one task in so
-many only, and says what the whole would take; ``--resume-check`` kills and resumes a small sweep.
+fixed-length point is simulated request by request, split pools too, and after them a stated sample of trace points.
+``--share`` prices one task in so many only, and says what the whole would take; ``--resume-check`` kills and resumes a
+small sweep.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.pareto import SweepRequest, run_sweep
-from evals.corpus import parser, run
+from evals.corpus import data_dir, parser, run
 
 MODELS = (
     "DeepSeek-R1",
@@ -32,6 +33,11 @@ MODELS = (
     "Qwen3.5-397B-A17B",
 )
 PAPER_POINTS = 170_000  # paper §5.8: 169,962
+# Trace points are simulated on a clock with their prefix caches, so a sample of them is played: the paper's 8,490 take
+# an hour.
+TRACE_POINTS = 1000
+TRACE = "traces/agentic_coding_small.jsonl.gz"  # 610 requests in 8 sessions of a recorded coding agent
+TRACE_REQUESTS = 300
 
 
 def request(points: int) -> SweepRequest:
@@ -46,36 +52,59 @@ def request(points: int) -> SweepRequest:
     )
 
 
+def traced_request(points: int, trace: Path) -> SweepRequest:
+    """Trace points of the same models: with and without a host tier, with and without a drafter."""
+    return SweepRequest(
+        models=MODELS,
+        cluster="MI355X:8x2",
+        shapes=(),
+        traces=(str(trace),),
+        trace_requests=TRACE_REQUESTS,
+        concurrencies=(1, 2, 4, 8),
+        split_depths=(3,),
+        most_points=points,
+    )
+
+
 def evaluate(args: argparse.Namespace) -> dict[str, Any]:
-    """Time the sweep, or a share of its tasks."""
+    """Time the sweep, or a share of its tasks, and after it the sample of trace points."""
     asked = request(args.points)
+    traced = traced_request(args.trace_points, data_dir(args.corpus) / TRACE)
     start, cpu = time.perf_counter(), cpu_s()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "points.jsonl"
         sweep = run_sweep(asked, out=out, jobs=args.jobs, one_task_in=args.share, progress=shown)
         size = out.stat().st_size
+    fixed_s = time.perf_counter() - start
+    played = run_sweep(traced, jobs=args.jobs, one_task_in=args.share, progress=shown)
     wall_s = time.perf_counter() - start
     stop_workers(args.jobs)
     used = cpu_s() - cpu
-    done = sweep.priced + sum(sweep.refused.values())
+    listing = sweep.listing_cpu_s + played.listing_cpu_s
+    done = sum(one.priced + sum(one.refused.values()) for one in (sweep, played))
+    whole_points = sweep.points + played.points
     result: dict[str, Any] = {
         "models": len(MODELS),
         "points": done,
-        "priced": sweep.priced,
-        "refused": dict(sweep.refused),
+        "fixed_length_points": done - played.priced - sum(played.refused.values()),
+        "trace_points": played.priced + sum(played.refused.values()),
+        "trace_sample": f"the first {TRACE_REQUESTS} requests of {Path(TRACE).name}",
+        "priced": sweep.priced + played.priced,
+        "refused": {"fixed_length": dict(sweep.refused), "trace": dict(played.refused)},
         "wall_s": round(wall_s, 1),
+        "fixed_length_wall_s": round(fixed_s, 1),
         "cpu_s": round(used, 1),
         "points_per_s": round(done / wall_s, 1),
-        "cpu_ms_per_point": round(1000.0 * (used - sweep.listing_cpu_s) / done, 2),
-        "listing_cpu_s": round(sweep.listing_cpu_s, 1),
+        "cpu_ms_per_point": round(1000.0 * (used - listing) / done, 2),
+        "listing_cpu_s": round(listing, 1),
         "peak_rss_mb": round(peak_rss_mb(args.jobs)),
-        "simulated_share": round(sweep.as_json()["simulated_share"], 4),
+        "simulated_share": round((sweep.simulated + played.simulated) / (sweep.priced + played.priced), 4),
         "jobs": args.jobs,
         "file_mb": round(size / 1e6, 1),
-        "whole_points": sweep.points,
+        "whole_points": whole_points,
     }
     if args.share > 1:
-        whole_cpu = sweep.listing_cpu_s + (used - sweep.listing_cpu_s) * sweep.points / done
+        whole_cpu = listing + (used - listing) * whole_points / done
         result["whole"] = {"cpu_s": round(whole_cpu), "wall_s_on_two_cores": round(whole_cpu / 2.0)}
     if args.resume_check:
         result["killed_and_resumed_same"] = resume_check()
@@ -124,6 +153,7 @@ def main() -> int:
     """Command line."""
     arguments = parser(__doc__ or "")
     arguments.add_argument("--points", type=int, default=PAPER_POINTS, metavar="N", help="size of the sweep")
+    arguments.add_argument("--trace-points", type=int, default=TRACE_POINTS, metavar="N", help="trace points played")
     arguments.add_argument("--share", type=int, default=1, metavar="K", help="price one task in K only")
     arguments.add_argument("--jobs", type=int, default=2, metavar="N", help="worker processes (default 2)")
     arguments.add_argument("--resume-check", action="store_true", help="also kill and resume a small sweep")
