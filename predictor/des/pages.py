@@ -278,8 +278,15 @@ class DraftingPages:
         self.pool.free += blocks
 
     def need(self, step: int) -> int:
-        """See :class:`Pages`."""
-        return sum([self.request_need(request, step) for request in self._decoders.values()])
+        """See :class:`Pages`; :meth:`request_need` written out, as all decoders are walked often."""
+        block, unit, draft = self.block, self._unit, self._draft
+        taken = 0
+        for one in self._decoders.values():
+            steps = step - one.start_step
+            context = one.context + steps * one.grow  # after the step, in units
+            before = (context - one.grow) // unit + draft if steps else one.tokens
+            taken += -(-(context // unit + draft) // block) + -before // block
+        return taken
 
     def limit(self, step: int, steps: int, spare: int = 0) -> int:
         """See :class:`Pages`; counts, and walks step by step, only when the pool is tight."""
@@ -292,7 +299,7 @@ class DraftingPages:
             return steps
         done = 0
         while done < steps:
-            need = sum([self.request_need(request, step + done) for request in self._decoders.values()])
+            need = self.need(step + done)
             if need > free:
                 break
             free -= need
