@@ -169,7 +169,7 @@ class Deployment:
     replicas: int = 1
     prefill: PrefillPool | None = None
     eplb_redundant: int = 0
-    host_kv_gb: float = 0.0
+    host_kv_gb: float = 0.0  # host memory for evicted KV, GB (10⁹ bytes) a GPU
 
     @property
     def gpus(self) -> int:

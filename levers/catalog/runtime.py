@@ -66,22 +66,25 @@ def host_node_gb(context: SearchContext) -> float:
 
 
 def host_candidates(context: SearchContext) -> tuple[LeverValue, ...]:
-    """None, and an eighth, a quarter, half, all and twice of a node's share, rounded down to 16 GB."""
-    sizes = {float(int(host_node_gb(context) * part) // 16 * 16) for part in (0.125, 0.25, 0.5, 1.0, 2.0)}
+    """None, and an eighth, a quarter, half, all and twice of a GPU's part of its node, in whole GB.
+
+    Twice its part is legal where half of a node's GPUs are used.
+    """
+    part_gb = host_node_gb(context) / context.cluster.gpus_per_node
+    sizes = {float(int(part_gb * share)) for share in (0.125, 0.25, 0.5, 1.0, 2.0)}
     return (0.0, *sorted(size for size in sizes if size > 0))
 
 
 def host_fits(context: SearchContext, value: LeverValue) -> Reason | None:
-    """A replica's host pool lies on the nodes of the cluster."""
+    """One GPU's host pool lies on its node; what all of a node's ask for depends on the layout."""
     assert isinstance(value, int | float)
-    limit = host_node_gb(context) * context.cluster.nodes
+    limit = host_node_gb(context)
     if value <= limit:
         return None
     return Reason(
         "host_dram",
-        f"host_kv_gb={value:g} exceeds {HOST_DRAM_SHARE:.0%} of the host memory of {context.cluster.nodes} "
-        f"{context.platform.name} nodes ({context.platform.host_dram_bytes / GB:,.0f} GB each): use at most "
-        f"{limit:.0f}",
+        f"host_kv_gb={value:g} a GPU exceeds {HOST_DRAM_SHARE:.0%} of the host memory of a {context.platform.name} "
+        f"node ({context.platform.host_dram_bytes / GB:,.0f} GB): use at most {limit:.0f}",
     )
 
 
@@ -261,7 +264,7 @@ LEVERS = (
         name="host_kv_gb",
         group=Group.MEMORY,
         kind=Kind.TRANSFERABLE,
-        what="host memory for evicted KV, GB for all GPUs of a replica",
+        what="host memory for evicted KV, GB a GPU",
         owner="",
         field="host_kv_gb",
         candidates=host_candidates,
@@ -272,10 +275,10 @@ LEVERS = (
             "--kv-transfer-config lmcache_offload (off)",
             "kv_cache_config.host_cache_size (0)",
             {
-                VLLM: "total over the TP ranks",
-                SGLANG: "for each rank: divide by tp",
-                ATOM: "for each process: divide by tp",
-                TRTLLM: "bytes for each rank: divide by tp",
+                VLLM: "GiB of all TP ranks together: GB a GPU times its attention's tp",
+                SGLANG: "GB of each rank",
+                ATOM: "LMCACHE_MAX_LOCAL_CPU_SIZE, GB of each process",
+                TRTLLM: "bytes of each rank",
             },
         ),
         exclusions=(host_fits,),

@@ -133,12 +133,12 @@ def host_memory(deployment: Deployment, workload: Workload, context: SearchConte
         yield from (reason,) if reason else ()
         return
     limit = host_node_gb(context)
-    asked = deployment.host_kv_gb * sum(pool.replicas for pool in pools(deployment)) / context.cluster.nodes
-    one = max(deployment.host_kv_gb / pool.layout.nodes for pool in pools(deployment))
+    asked = deployment.host_kv_gb * deployment.gpus / context.cluster.nodes
+    one = max(deployment.host_kv_gb * pool.layout.gpus / pool.layout.nodes for pool in pools(deployment))
     if max(asked, one) > limit:
         yield Reason(
             "host_dram",
-            f"host_kv_gb={deployment.host_kv_gb:g} a replica asks a node for {max(asked, one):,.0f} GB, over "
+            f"host_kv_gb={deployment.host_kv_gb:g} a GPU asks a node for {max(asked, one):,.0f} GB, over "
             f"{HOST_DRAM_SHARE:.0%} of its {context.platform.host_dram_bytes / GB:,.0f} GB: use at most "
             f"{deployment.host_kv_gb * limit / max(asked, one):,.0f}",
         )
