@@ -3,19 +3,24 @@
 Each space fixes all levers but a few, so that every legal deployment can be priced and the true optimum is known. The
 three searches then look scores up in that table. A budget counts priced candidates: what is illegal or does not fit
 costs nothing, for TPE as for the others. Regret is how much worse the best legal candidate found is than the optimum,
-in percent of the optimum, 100 where none was found. Random search and TPE run once for each random seed.
+in percent of the optimum, 100 where none was found. Random search and TPE run once for each random seed; neither knows
+its budget, so one run tells what it had found at each. Spaces are spread over the cores.
 """
 
 import argparse
 import math
+import os
+import sys
+import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from statistics import median
 from typing import Any
 
 import numpy as np
+from joblib import Parallel, delayed
 
 from agent.evaluate import Evaluator
 from evals.corpus import parser, run
@@ -30,7 +35,7 @@ from predictor.predict import Catalogue
 from predictor.types import Deployment, Mode, Workload
 
 BUDGETS = (50, 150, 300)
-RANDOM_SEEDS = 5
+RANDOM_SEEDS = 3
 NOTHING_FOUND_PCT = 100.0
 SUGGESTIONS = 3  # of TPE for each priced candidate, at most
 Launched = tuple[Deployment, Workload]
@@ -101,24 +106,35 @@ def enumerate_space(
 
     Points are the distinct deployments that are legal in structure, whether they fit or not.
     """
-    table: Table = {}
+    context = evaluator.context
+    refused: dict[Launched, bool] = {}  # legal in structure: whether memory refuses it
+    illegal: set[Launched] = set()
     launched_by: dict[tuple[LeverValue, ...], Launched] = {}
-    refused: dict[Launched, bool] = {}
-    for chosen, setting in points(evaluator.context, levers):
-        launched = to_deployment(setting, evaluator.context)
+    for chosen, setting in points(context, levers):
+        launched = to_deployment(setting, context)
+        if launched in illegal:
+            continue
         if launched not in refused:
-            if illegal_reasons(*launched, evaluator.context):
+            if illegal_reasons(*launched, context):
+                illegal.add(launched)
                 continue
-            refused[launched] = bool(memory_fits(*launched, evaluator.context))
-            if not refused[launched]:
-                judged = evaluator.evaluate(*launched)
-                table[launched] = judged.signed_score, judged.legal, judged.shortfall
+            refused[launched] = bool(memory_fits(*launched, context))
         if not refused[launched]:
             launched_by[chosen] = launched
+    fit = [launched for launched, too_big in refused.items() if not too_big]
+    judged = {launched: evaluator.evaluate(*launched) for launched in sorted(fit, key=_schedule_key)}
+    table = {one: (judged[one].signed_score, judged[one].legal, judged[one].shortfall) for one in fit}
     return table, launched_by, len(refused)
 
 
-def best_legal(table: Mapping[Launched, tuple[float | None, bool, float]]) -> float:
+def _schedule_key(launched: Launched) -> str:
+    """Deployments that share a schedule get neighbouring keys, so that it is found while it is remembered."""
+    deployment, workload = launched
+    shares = deployment.layout.attn_dp * deployment.replicas
+    return repr((workload.concurrency, shares, deployment.speculation, deployment.scheduler, deployment.layout))
+
+
+def best_legal(table: Mapping[Any, tuple[float | None, bool, float]]) -> float:
     """The largest signed score among legal deployments; -inf where there is none."""
     return max((score for score, legal, _ in table.values() if legal and score is not None), default=-math.inf)
 
@@ -140,22 +156,20 @@ def seed_search(context: SearchContext, table: Table, budget: int) -> float:
     return found
 
 
-def random_search(table: Table, budget: int, seed: int) -> float:
-    """Best legal score of distinct deployments drawn at random."""
+def random_search(table: Table, seed: int) -> dict[int, float]:
+    """Best legal score of distinct deployments drawn at random, by budget."""
     outcomes = list(table.values())
-    chosen = np.random.default_rng(seed).permutation(len(outcomes))[:budget]
-    legal = [score for score, is_legal, _ in (outcomes[index] for index in chosen) if is_legal and score is not None]
-    return max(legal, default=-math.inf)
+    order = np.random.default_rng(seed).permutation(len(outcomes))
+    return {budget: best_legal({i: outcomes[i] for i in order[:budget].tolist()}) for budget in BUDGETS}
 
 
 def tpe_search(
     table: Table,
     launched_by: Mapping[tuple[LeverValue, ...], Launched],
     choices: list[tuple[str, tuple[LeverValue, ...]]],
-    budget: int,
     seed: int,
-) -> float:
-    """Best legal score of multivariate TPE over the same levers, bounds and legality told as Optuna's constraint.
+) -> dict[int, float]:
+    """Best legal score of multivariate TPE by budget, over the same levers, bounds and legality as its constraint.
 
     A suggestion that is illegal, does not fit or was priced before costs no budget, up to ``SUGGESTIONS`` for each.
     """
@@ -163,62 +177,74 @@ def tpe_search(
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     worst = min(score for score, _, _ in table.values() if score is not None)
+    priced: set[Launched] = set()
+    best, found = -math.inf, dict.fromkeys(BUDGETS, -math.inf)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         sampler = optuna.samplers.TPESampler(
             seed=seed, multivariate=True, constraints_func=lambda trial: trial.user_attrs["constraint"]
         )
         study = optuna.create_study(direction="maximize", sampler=sampler)
-        priced: set[Launched] = set()
-        found = -math.inf
-        for _ in range(SUGGESTIONS * budget):
-            if len(priced) >= budget:
+        for suggested in range(SUGGESTIONS * max(BUDGETS)):
+            running = [budget for budget in BUDGETS if len(priced) < budget and suggested < SUGGESTIONS * budget]
+            if not running:
                 break
             trial = study.ask()
-            chosen = tuple(
-                values[trial.suggest_categorical(name, list(range(len(values))))] for name, values in choices
-            )
+            chosen = tuple(values[trial.suggest_categorical(name, range(len(values)))] for name, values in choices)
             launched = launched_by.get(chosen)
             score, legal, shortfall = table[launched] if launched else (None, False, math.inf)
             trial.set_user_attr("constraint", (0.0 if legal else 1.0 + min(shortfall, 10.0),))
             study.tell(trial, worst if score is None else score)
             if launched is not None:
                 priced.add(launched)
-            found = max(found, score) if legal and score is not None else found
+            best = max(best, score) if legal and score is not None else best
+            found |= dict.fromkeys(running, best)
     return found
 
 
 def score_space(space: Space, seeds: int) -> dict[str, Any]:
     """One space: its size, its optimum and the three searches' regrets at every budget."""
+    started = time.process_time()
     here = context_of(space)
     catalogue = Catalogue(here.card, here.platform, here.engine, ())
     slos = tuple(parse_slo(text) for text in space.slos)
     evaluator = Evaluator(here, catalogue, objective(space.objective), slos, Mode.SIMULATE)
     table, launched_by, seen = enumerate_space(evaluator, space.levers)
     optimum = best_legal(table)
+    say(f"{space.name}: {seen} points, {len(table)} priced in {time.process_time() - started:.0f} CPU s; now searches")
     choices = [(lever.name, lever.values(here)) for lever in LEVERS if lever.name in space.levers]
-    searches: dict[str, Callable[[int], list[float]]] = {
-        "seed": lambda budget: [seed_search(here, table, budget)],
-        "random": lambda budget: [random_search(table, budget, seed) for seed in range(seeds)],
-        "tpe": lambda budget: [tpe_search(table, launched_by, choices, budget, seed) for seed in range(seeds)],
+    runs = {
+        "seed": [{budget: seed_search(here, table, budget) for budget in BUDGETS}],
+        "random": [random_search(table, seed) for seed in range(seeds)],
+        "tpe": [tpe_search(table, launched_by, choices, seed) for seed in range(seeds)],
     }
+    regrets = {
+        name: {str(budget): [regret_pct(run[budget], optimum) for run in found] for budget in BUDGETS}
+        for name, found in runs.items()
+    }
+    cpu_s = time.process_time() - started
+    say(f"{space.name}: seed regret {', '.join(f'{at}: {each[0]:.2f}%' for at, each in regrets['seed'].items())}")
     return {
         "space": space.name,
         "points": seen,
         "fit": len(table),
         "legal": sum(legal for _, legal, _ in table.values()),
         "optimum": abs(optimum),
-        "regret_pct": {
-            name: {str(budget): [regret_pct(found, optimum) for found in search(budget)] for budget in BUDGETS}
-            for name, search in searches.items()
-        },
+        "regret_pct": regrets,
+        "cpu_s": round(cpu_s, 1),
     }
+
+
+def say(text: str) -> None:
+    """Progress, on stderr."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def evaluate(args: argparse.Namespace) -> Mapping[str, Any]:
     """All spaces, and the medians over spaces and random seeds."""
-    chosen = [space for space in SPACES if not args.space or args.space.lower() in space.name.lower()]
-    spaces = [score_space(space, args.seeds) for space in chosen]
+    chosen = [space for space in SPACES if args.space.lower() in space.name.lower()]
+    started = time.perf_counter()
+    spaces = Parallel(n_jobs=args.jobs)(delayed(score_space)(space, args.seeds) for space in chosen)
 
     def medians(name: str) -> dict[str, float]:
         return {
@@ -226,14 +252,26 @@ def evaluate(args: argparse.Namespace) -> Mapping[str, Any]:
             for budget in BUDGETS
         }
 
-    return {f"{name}_median_regret_pct": medians(name) for name in ("seed", "random", "tpe")} | {"spaces": spaces}
+    return {f"{name}_median_regret_pct": medians(name) for name in ("seed", "random", "tpe")} | {
+        "cpu_s": round(sum(space["cpu_s"] for space in spaces), 1),
+        "wall_s": round(time.perf_counter() - started, 1),
+        "spaces": spaces,
+    }
+
+
+def part_of_name(text: str) -> str:
+    """A text that some space's name contains."""
+    if not any(text.lower() in space.name.lower() for space in SPACES):
+        raise argparse.ArgumentTypeError(f"{text!r} is in no name: {'; '.join(space.name for space in SPACES)}")
+    return text
 
 
 def main() -> int:
     """Command line."""
     arguments = parser(__doc__.splitlines()[0])
     arguments.add_argument("--seeds", type=int, default=RANDOM_SEEDS, help="random seeds of random search and TPE")
-    arguments.add_argument("--space", default="", help="only spaces whose name contains this")
+    arguments.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes")
+    arguments.add_argument("--space", type=part_of_name, default="", help="only spaces whose name contains this")
     return run(evaluate, arguments)
 
 
