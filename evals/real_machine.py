@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from predictor.cards import Platform
+from predictor.transfer.constants import AMD
 
 QUIET_LOAD = 1.5
 # Cores others may use on average while an engine is timed; an engine and its client leave less than this of two idle.
 QUIET_OTHERS = 0.25
+_BF16_BYTES = 2.0
 # Reads a matrix of 256 MiB through a matrix-vector product, which a core does as fast as memory gives it.
 _READ = """
 import sys, time
@@ -89,18 +91,22 @@ def _reader(env: Mapping[str, str]) -> "subprocess.Popen[str]":
     )
 
 
-def cpu_platform(read_bytes_per_s: float = 2e10) -> Platform:
+def cpu_platform(read_bytes_per_s: float = 2e10, weight_bytes: float = 2.0) -> Platform:
     """This machine as a platform whose "GPU" is a core. Steps measured at the target's width are not moved by it.
 
-    ``read_bytes_per_s`` is what memory gives each rank while all of them read. A reduction goes through that memory.
+    ``read_bytes_per_s`` is what memory gives each rank while all of them read; the laws take weights to stream at a
+    share of a GPU's peak, so the peak here is what makes that share the rate that was read. ``weight_bytes`` is what a
+    weight takes as it is served: no format the laws know is wider than bf16, so a wider one makes memory slower. A
+    reduction goes through that memory.
     """
+    peak = read_bytes_per_s / AMD.stream_share * _BF16_BYTES / weight_bytes
     memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return Platform(
         name="CPU",
         vendor="amd",  # of the laws' two sets the one that rests on terms alone, not on kernel tables
         gpus_per_node=os.cpu_count() or 1,
         hbm_bytes=memory,
-        hbm_bytes_per_s=read_bytes_per_s,
+        hbm_bytes_per_s=peak,
         peak_bf16_flops=1e11,
         compute_units=1,
         clock_ghz=2.0,
@@ -110,7 +116,7 @@ def cpu_platform(read_bytes_per_s: float = 2e10) -> Platform:
         hbm_efficiency=0.8,
         sources={
             "hbm_bytes": "SC_PHYS_PAGES",
-            "hbm_bytes_per_s": "a matrix-vector product timed on this machine",
+            "hbm_bytes_per_s": "a matrix-vector product timed on this machine, over the laws' share of a peak",
             "link_bytes_per_s": "half of a read: shared memory is written, then read",
             "peak_bf16_flops": "order of one AVX-512 core; no law here uses it",
         },

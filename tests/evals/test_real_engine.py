@@ -8,9 +8,17 @@ from typing import Any
 import pytest
 
 from evals import real_engine
-from evals.real_deployments import Limits, anchor_request, model_card_of, vllm_command, width_request
+from evals.real_deployments import (
+    Limits,
+    anchor_request,
+    model_card_of,
+    served_dtype,
+    vllm_command,
+    width_request,
+)
 from evals.real_environment import DUMMY_CONFIG, EnvironmentFailed, RealEngine, cache_folder, environment, llama_ready
 from evals.real_machine import Reading, cpu_platform, read_bytes_per_s, read_machine
+from predictor.transfer.constants import default_constants
 
 ASKED = os.environ.get("INFERASIM_REAL_ENGINE") == "1"
 
@@ -128,13 +136,13 @@ def test_a_busy_machine_is_told_by_load_and_by_what_others_use() -> None:
     ("load", "errors", "attempts", "skipped", "missed"),
     [
         (0.3, [5.0], 1, False, False),
-        (0.3, [50.0], 1, False, True),  # quiet and wrong: no second try, no skip
+        (0.3, [50.0, 40.0], 2, False, True),  # quiet and wrong twice: no skip
         (4.0, [5.0], 1, False, False),  # busy and right all the same
         (4.0, [50.0, 5.0], 2, False, False),
         (4.0, [50.0, 40.0], 2, True, True),
     ],
 )
-def test_a_busy_machine_gets_one_more_try_then_a_skip(
+def test_a_miss_gets_one_more_try_and_a_busy_machine_a_skip(
     monkeypatch: pytest.MonkeyPatch, load: float, errors: list[float], attempts: int, skipped: bool, missed: bool
 ) -> None:
     given = [result(tpot_median_ape_pct=error, load_average=load) for error in errors]
@@ -186,5 +194,15 @@ def test_memory_is_read_by_as_many_as_asked() -> None:
 
 
 def test_a_core_is_the_gpu_of_a_cpu() -> None:
-    assert cpu_platform(3e9).hbm_bytes_per_s == 3e9
-    assert cpu_platform(3e9).link_bytes_per_s == 1.5e9
+    """Weights stream at the rate that was read, and half as fast where they are twice as wide."""
+    one = cpu_platform(3e9)
+    assert one.hbm_bytes_per_s * default_constants(one).stream_share == pytest.approx(3e9)
+    assert one.link_bytes_per_s == 1.5e9
+    assert cpu_platform(3e9, 4.0).hbm_bytes_per_s == pytest.approx(one.hbm_bytes_per_s / 2.0)
+
+
+@pytest.mark.parametrize(("flags", "served"), [("fpu avx avx2", "float32"), ("avx2 avx512f avx512_bf16", "bfloat16")])
+def test_bf16_is_served_where_the_cpu_has_it(tmp_path: Path, flags: str, served: str) -> None:
+    (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\n")
+    assert served_dtype(tmp_path / "cpuinfo") == served
+    assert served_dtype(tmp_path / "none") == "float32"
