@@ -127,6 +127,11 @@ class Until:
         if time.monotonic() > self.deadline_s:
             raise OutOfTime(f"out of time before {what}: this machine is too busy or too slow for the study")
 
+    def say(self, text: str) -> None:
+        """Progress of a harvest, which ends here where the limit has passed; its engine is stopped on the way."""
+        say(text)
+        self.more("the rest of a harvest")
+
 
 def say(text: str) -> None:
     """Words go to stderr."""
@@ -195,7 +200,7 @@ def harvested(result: Harvested) -> dict[str, Any]:
 
 def anchor_study(engine: RealEngine, folder: Path, until: Until) -> dict[str, Any]:
     """Harvest at TP1, predict every target, measure every target."""
-    result = harvest(anchor_request(engine, folder), say)
+    result = harvest(anchor_request(engine, folder), until.say)
     recorded = measured(engine, TARGETS, folder, until)
     rows = [row(target, predicted(result.anchor, target, engine), recorded[target]) for target in TARGETS]
 
@@ -216,13 +221,13 @@ def anchor_study(engine: RealEngine, folder: Path, until: Until) -> dict[str, An
     }
 
 
-def width_study(engine: RealEngine, folder: Path) -> dict[str, Any]:
+def width_study(engine: RealEngine, folder: Path, until: Until) -> dict[str, Any]:
     """Harvest a dummy model at TP1 and TP2 and predict the second from the first.
 
     All ranks read one memory: what it gives each is measured with one and with two of them reading.
     """
     bandwidth = {width: read_bytes_per_s(width) for width in WIDTHS}
-    found = {width: harvest(width_request(engine, width, folder / f"tp{width}"), say) for width in WIDTHS}
+    found = {width: harvest(width_request(engine, width, folder / f"tp{width}"), until.say) for width in WIDTHS}
     narrow, wide = (found[width].anchor.decode[0] for width in WIDTHS)
     card, profile = model_card_of(engine.dummy), machine_profile()
     source, target = (
@@ -293,8 +298,7 @@ def attempt(engine: RealEngine, server: LlamaServer, until: Until) -> dict[str, 
     with TemporaryDirectory(prefix="inferasim-real-") as place:
         folder = Path(place)
         result = anchor_study(engine, folder / "anchor", until)
-        until.more("TP1 to TP2")
-        result["width"] = width_study(engine, folder / "width")
+        result["width"] = width_study(engine, folder / "width", until)
         until.more("llama.cpp")
         result["second_adapter"] = llama_study(server, engine, folder / "llama")
     ended = read_machine()

@@ -166,7 +166,7 @@ def test_a_machine_that_never_gets_there_is_skipped_with_the_step_it_stopped_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def attempt(engine: object, server: object, until: real_engine.Until) -> dict[str, Any]:
-        until.more("TP1 to TP2")
+        until.say("batch 1: 20 ms")
         raise AssertionError("the limit had passed")
 
     monkeypatch.setattr(real_engine, "attempt", attempt)
@@ -174,7 +174,7 @@ def test_a_machine_that_never_gets_there_is_skipped_with_the_step_it_stopped_at(
     monkeypatch.setattr(real_engine, "llama_ready", lambda say: None)
     found = real_engine.evaluate(real_engine.arguments().parse_args(["--limit-min", "-1"]))
     assert found["skipped"]
-    assert "before TP1 to TP2" in found["skip_reason"]
+    assert "before the rest of a harvest" in found["skip_reason"]
 
 
 def test_others_are_what_this_process_and_its_children_did_not_use() -> None:
