@@ -84,37 +84,61 @@ def all_of(scored: Iterable[Scored], kind: str) -> list[Residual]:
     return [residual for one in scored for residual in residuals_of(one, kind)]
 
 
-def carried(corpus: Path) -> list[Residual]:
+def amd_carried(corpus: Path) -> list[Residual]:
     """P2: the anchor's prompt length."""
-    found = [*amd_residuals(amd_score(corpus)), *nvidia_residuals(nvidia_score(corpus), nvidia_ladders(corpus, "P2"))]
+    return [one for one in amd_residuals(amd_score(corpus)) if OTHER_ISL not in one.kind]
+
+
+def amd_other_isl(corpus: Path) -> list[Residual]:
+    """P1: other prompt lengths. Its other rows are P2's from a farther ladder."""
+    return [one for one in amd_residuals(amd_score(corpus, "P1")) if OTHER_ISL in one.kind]
+
+
+def amd_other_loads(corpus: Path) -> list[Residual]:
+    """P3: other loads of a ladder."""
+    return all_of(p3_scored(p3_ladders(load_rows(corpus)), Counter()), OTHER_LOAD)
+
+
+def amd_simulated(corpus: Path) -> list[Residual]:
+    """Kernel models alone, on P2's targets."""
+    return all_of(resimulated(CorpusScore(amd_measured(corpus).scored, ())).scored, SIMULATE["amd"])
+
+
+def nvidia_carried(corpus: Path) -> list[Residual]:
+    """As :func:`amd_carried`."""
+    found = nvidia_residuals(nvidia_score(corpus), nvidia_ladders(corpus, "P2"))
     return [one for one in found if OTHER_ISL not in one.kind]
 
 
-def other_isl(corpus: Path) -> list[Residual]:
-    """P1: other prompt lengths. Its other rows are P2's from a farther ladder."""
-    nvidia = nvidia_residuals(nvidia_score(corpus, "P1"), nvidia_ladders(corpus, "P1"))
-    return [one for one in (*amd_residuals(amd_score(corpus, "P1")), *nvidia) if OTHER_ISL in one.kind]
+def nvidia_other_isl(corpus: Path) -> list[Residual]:
+    """As :func:`amd_other_isl`."""
+    found = nvidia_residuals(nvidia_score(corpus, "P1"), nvidia_ladders(corpus, "P1"))
+    return [one for one in found if OTHER_ISL in one.kind]
 
 
-def other_loads(corpus: Path) -> list[Residual]:
-    """P3: other loads of a ladder."""
-    amd = p3_scored(p3_ladders(load_rows(corpus)), Counter())
-    return all_of((*amd, *nvidia_score(corpus, "P3").scored), OTHER_LOAD)
+def nvidia_other_loads(corpus: Path) -> list[Residual]:
+    """As :func:`amd_other_loads`."""
+    return all_of(nvidia_score(corpus, "P3").scored, OTHER_LOAD)
 
 
-def simulated(corpus: Path) -> list[Residual]:
-    """Kernel models alone, on P2's targets."""
-    amd, nvidia = (CorpusScore(score.scored, ()) for score in (amd_measured(corpus), nvidia_measured(corpus)))
-    return [
-        *all_of(resimulated(amd).scored, SIMULATE["amd"]),
-        *all_of(resimulated(nvidia).scored, SIMULATE["nvidia"]),
-    ]
+def nvidia_simulated(corpus: Path) -> list[Residual]:
+    """As :func:`amd_simulated`."""
+    return all_of(resimulated(CorpusScore(nvidia_measured(corpus).scored, ())).scored, SIMULATE["nvidia"])
 
 
-PARTS: tuple[Callable[[Path], list[Residual]], ...] = (carried, other_isl, other_loads, simulated)
+PARTS: tuple[Callable[[Path], list[Residual]], ...] = (
+    nvidia_carried,
+    nvidia_other_isl,
+    nvidia_other_loads,
+    nvidia_simulated,
+    amd_carried,
+    amd_other_isl,
+    amd_other_loads,
+    amd_simulated,
+)
 
 
 def every_residual(corpus: Path, jobs: int = 1) -> list[Residual]:
-    """All kinds, the four parts on as many processes as asked."""
+    """All kinds, the parts on as many processes as asked."""
     parts: list[list[Residual]] = Parallel(n_jobs=jobs)(delayed(part)(corpus) for part in PARTS)
     return [one for part in parts for one in part]
