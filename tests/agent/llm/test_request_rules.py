@@ -8,6 +8,7 @@ from agent.llm.mentions import find_names, normalised
 from agent.llm.quantities import Unit, find_quantities
 from agent.llm.request_rules import read_rules
 from agent.llm.text_request import NeedsAnswer, Reading, read_request, settle
+from agent.request import TuningRequest
 from predictor.errors import BadInput
 from predictor.profiles.loader import engine_names, model_names, platform_names
 
@@ -177,3 +178,11 @@ def test_any_text_is_read_or_asked_about(words: list[str]) -> None:
     cluster = reading.fields.get("cluster")
     assert cluster is None or cluster.partition(":")[0] in mentioned
     assert isinstance(reading, Reading)
+
+
+@pytest.mark.parametrize("words", ["colocated", "without disaggregation", "disagg=off"])
+def test_pools_ruled_out_in_words_are_a_legal_pin(words: str) -> None:
+    fields = settle(read_request(f"Qwen3-32B on 8 H100 with vLLM, {words}"), {}, accept=False)
+    context = TuningRequest(**fields).context()
+    assert fields["pins"] == ("disagg=off",)
+    assert dict(context.pins) == {"disagg": "off"}
