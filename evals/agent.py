@@ -30,7 +30,7 @@ def session(backend: str, program: str | None) -> Iterator[Session]:
         yield open_session(load_settings().model_copy(update={"program": program}))
         return
     with scripted_llm(expert()) as llm:
-        yield open_session(LlmSettings(model="openai/expert", api_base=llm.url, program=program))
+        yield open_session(LlmSettings(model="openai/expert", api_base=llm.url, context_tokens=32_768, program=program))
 
 
 def run_task(task: TuningTask, backend: str, program: str | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Five fixed tuning tasks whose optimum moves three levers together, in spaces small enough to price whole.
+"""Five fixed tuning tasks whose optimum moves several levers together, in spaces small enough to price whole.
 
 All levers but a task's open ones stay at their defaults. The optimum is found by pricing every legal combination of the
 open levers' values, so that a regret is a distance from the truth of the predictor, not from another search.
@@ -48,6 +48,7 @@ def _request(model: str, cluster: str, engine: str, goal: str, slo: str, load: t
     )
 
 
+POOLS = ("tp", "replicas", "disagg", "prefill_tp", "prefill_replicas")
 TASKS = (
     TuningTask(
         "split",
@@ -57,36 +58,34 @@ TASKS = (
         24,
     ),
     TuningTask(
-        "drafts",
-        "deep drafts pay at small batches, so the running cap has to come down with them, as far as the bound allows",
-        _request(
-            "MiniMax-M3", "B200:8", "SGLang", "interactivity_tok_s_user", "output_tok_s_per_gpu>=200", (8192, 1024, 32)
-        ),
-        ("tp", "replicas", "spec_method", "spec_depth", "max_running"),
-        32,
-    ),
-    TuningTask(
-        "latent-attention",
-        "attention data parallelism makes the batch large, and a draft as deep as a small batch takes is then too deep",
-        _request("DeepSeek-R1", "H200:8x2", "vLLM", "output_tok_s_per_gpu", "tpot_ms<=60", (2048, 1024, 256)),
-        ("tp", "attn_dp", "spec_method", "spec_depth"),
-        32,
-    ),
-    TuningTask(
-        "pools",
-        "a prefill pool pays only when both pools have several replicas; either alone is worse than no pool",
-        _request("Llama-3.1-8B", "MI355X:8", "SGLang", "ttft_ms", "tpot_ms<=12", (8192, 512, 64)),
-        ("tp", "disagg", "prefill_tp", "prefill_replicas", "replicas"),
-        32,
-    ),
-    TuningTask(
         "cache",
         "a narrow KV cache and width make room for a batch that only a running cap keeps within the bound",
         _request(
             "Llama-3.1-70B", "H100:8", "vLLM", "output_tok_s_per_gpu", "interactivity_tok_s_user>=30", (8192, 1024, 64)
         ).model_copy(update={"free": ("precision",)}),
         ("tp", "replicas", "kv_dtype", "max_running", "dcp"),
+        20,
+    ),
+    TuningTask(
+        "pools",
+        "a prefill pool pays only when both pools have several replicas; either alone is worse than no pool",
+        _request("Llama-3.1-8B", "MI355X:8", "SGLang", "ttft_ms", "tpot_ms<=12", (8192, 512, 64)),
+        POOLS,
         32,
+    ),
+    TuningTask(
+        "prompt-heavy",
+        "one decode replica needs many narrow prefill replicas before it: fewer, or wider ones, miss the bound on TTFT",
+        _request("gpt-oss-120b", "H200:8x2", "vLLM", "output_tok_s_per_gpu", "ttft_ms<=600", (8192, 1024, 128)),
+        POOLS,
+        32,
+    ),
+    TuningTask(
+        "whole-answer",
+        "a wide decode pool shortens the answer only when narrow prefill replicas keep the prompts out of its way",
+        _request("Qwen3-32B", "H200:8", "vLLM", "e2e_ms", "tpot_ms<=20", (8192, 1024, 64)),
+        POOLS,
+        28,
     ),
 )  # fmt: skip
 
@@ -104,7 +103,7 @@ def evaluator(task: TuningTask) -> Evaluator:
     context = with_pins(context, pins)
     usable = tuple(one for one in anchors if one.signature.model == context.card.name)
     catalogue = Catalogue(context.card, context.platform, context.engine, usable)
-    return Evaluator(context, catalogue, objective(task.request.objective), task.request.parsed_slos())
+    return Evaluator(context, catalogue, objective(task.request.objective), task.request.parsed_slos(), memo={})
 
 
 def reference(task: TuningTask, judge: Evaluator) -> Reference:

@@ -13,6 +13,7 @@ from typing import Any
 from evals.scripted_llm import Policy, Reply
 
 Json = dict[str, Any]
+LONG_PROMPT = 4  # prompt tokens an answer token from which a request is mostly prompt, by rule of thumb
 FIELD = re.compile(r"\[\[ ## (\w+) ## \]\]\n(.*?)(?=\n\n\[\[ ## |\n\nRespond )", re.DOTALL)
 
 
@@ -85,7 +86,10 @@ class _Problem:
             if not (isinstance(entry, dict) and "any_of" in entry)
         }
         self.gpus: int = read["cluster"]["gpus_per_node"] * read["cluster"]["nodes"]
-        self.clients: int = read["objective"]["traffic"]["clients"]
+        traffic = read["objective"]["traffic"]
+        self.clients: int = traffic["clients"]
+        self.prompt_tokens: int = traffic["input_tokens"]
+        self.answer_tokens: int = traffic["output_tokens"]
         self.attention: str = read["architecture"]["attention"]
         self.fixed: dict[str, Any] = read["levers"]["fixed"]
         best = _best(read["trials"], fields.get("trajectory", ""), read["objective"]["direction"] == "max")
@@ -95,6 +99,7 @@ class _Problem:
         """Combinations an engineer tries first."""
         widths = [tp for tp in self.levers.get("tp", []) if self.gpus % tp == 0]
         yield from self._pools(widths)
+        yield from self._one_wide_decoder(widths)
         yield from self._latent_attention()
         yield from self._drafts()
         yield from self._cache(widths)
@@ -121,6 +126,19 @@ class _Problem:
                         "replicas": copies,
                         "prefill_replicas": copies,
                     }
+
+    def _one_wide_decoder(self, widths: list[int]) -> Iterator[Json]:
+        """Long prompts: as many GPUs for prefill as for decode, but decode wide, for its latency, and prefill narrow.
+
+        A prompt fills even one GPU's arithmetic, so width only adds its collectives; a decode step is weights read.
+        """
+        if self.prompt_tokens < LONG_PROMPT * self.answer_tokens:
+            return
+        for handoff in [one for one in self.levers.get("disagg", []) if one != "off"][:1]:
+            for tp in reversed(widths):
+                if 1 < tp <= self.gpus // 2:
+                    narrow = min(widths)
+                    yield {"disagg": handoff, "tp": tp, "prefill_tp": narrow, "prefill_replicas": tp // narrow}
 
     def _latent_attention(self) -> Iterator[Json]:
         """Latent attention: a rank of its own requests for every GPU, with shallow drafts."""

@@ -99,8 +99,10 @@ def defaults(context: SearchContext) -> Setting:
 def normalised(name: str, value: Any) -> LeverValue:
     """A value as the catalogue holds it: JSON lists become tuples in table order, formats become :class:`Dtype`.
 
-    >>> normalised("fusions", ["rope_kvstore", "add_rmsnorm"]), normalised("host_kv_gb", 64), normalised("disagg", False)
-    (('add_rmsnorm', 'rope_kvstore'), 64.0, 'off')
+    >>> normalised("fusions", ["rope_kvstore", "add_rmsnorm"])
+    ('add_rmsnorm', 'rope_kvstore')
+    >>> normalised("host_kv_gb", 64), normalised("disagg", False)
+    (64.0, 'off')
     """
     if name == "disagg" and value is False:
         return "off"  # typed "off", which reads as a switch: this lever holds the word

@@ -115,6 +115,8 @@ class AgentSearch:
         if before is not None:
             stop = before
         else:
+            if isinstance(self.backbone, Backbone):
+                outcome.flags += self.backbone.assumptions()
             try:
                 stop = self._rounds(toolbox, log)
             except LlmFailure as failure:

@@ -28,3 +28,5 @@ CAP_CALLS = "cap_llm_calls"
 CAP_TOKENS = "cap_llm_tokens"
 CAP_COST = "cap_llm_cost"
 CAP_WALL = "cap_llm_wall_time"
+CONTEXT_ASSUMED = "llm_context_assumed"  # no failure: what the model holds is not known, and a default was taken
+PRICE_UNKNOWN = "llm_price_unknown"  # no failure: the cap on money cannot be kept

@@ -10,7 +10,12 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
+from levers.objectives import LATENCIES
+
 MAX_WORDS = 400  # characters of one sentence of an answer
+MAX_QUESTION = 160  # of the one short question about a request
+MAX_UNIT = 24  # of a unit
+BOUNDED = (*LATENCIES, *(f"{name}_p99" for name in LATENCIES), "interactivity_tok_s_user")  # what requests mostly bound
 LARGEST_NUMBER = 1e12
 
 
@@ -53,14 +58,23 @@ def _list(limit: int) -> BeforeValidator:
 
 
 Text = Annotated[str, BeforeValidator(_text), Field(max_length=MAX_WORDS)]
+Short = Annotated[str, BeforeValidator(lambda value: _text(value)[:MAX_UNIT]), Field(max_length=MAX_UNIT)]
+Brief = Annotated[str, BeforeValidator(lambda value: _text(value)[:MAX_QUESTION]), Field(max_length=MAX_QUESTION)]
 Number = Annotated[float, BeforeValidator(_number)]
 Count = Annotated[int, BeforeValidator(_count)]
+
+
+def lean(schema: dict[str, Any]) -> None:
+    """Leave out of a schema what tells a reader nothing: it is printed in every prompt, and prompts cost money."""
+    for part in (schema, *schema.get("properties", {}).values()):
+        for key in ("title", "default", *(("maxLength",) if "enum" in part else ())):
+            part.pop(key, None)
 
 
 class Form(BaseModel):
     """A form: unknown keys are ignored, missing ones empty."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", json_schema_extra=lean)
 
 
 AnyForm = TypeVar("AnyForm", bound=Form)
@@ -69,10 +83,10 @@ AnyForm = TypeVar("AnyForm", bound=Form)
 class BoundForm(Form):
     """One bound as the text gives it."""
 
-    metric: Text = ""
+    metric: Annotated[Text, Field(json_schema_extra={"enum": [*BOUNDED, ""]})] = ""
     relation: Annotated[Literal["<=", ">="], BeforeValidator(_side)] = "<="
     value: Number = 0.0
-    unit: Text = ""
+    unit: Short = ""
 
 
 class RequestForm(Form):
@@ -89,7 +103,7 @@ class RequestForm(Form):
     osl: Count = 0
     concurrency: Count = 0
     budget: Count = 0
-    question: Text = ""
+    question: Brief = ""
 
 
 def with_names(form: type[AnyForm], names: dict[str, tuple[str, ...]]) -> type[AnyForm]:

@@ -110,15 +110,41 @@ class Backbone:
         self._adapter = dspy.JSONAdapter()
 
     @property
-    def context_tokens(self) -> int:
-        """The model's context window: as set, as LiteLLM knows it, else a careful default."""
+    def known_context_tokens(self) -> int | None:
+        """The model's context window: as set, else as LiteLLM knows it; None where nobody knows."""
         if self.settings.context_tokens:
             return self.settings.context_tokens
         try:
             known = litellm().get_model_info(self.settings.model).get("max_input_tokens")
-        except Exception:  # noqa: BLE001  LiteLLM raises a bare Exception for a model it does not know
-            known = None
-        return int(known) if known else DEFAULT_CONTEXT_TOKENS
+        except Exception:  # noqa: BLE001  a model LiteLLM does not know: older releases raise a bare Exception
+            return None
+        return int(known) if known else None
+
+    @property
+    def context_tokens(self) -> int:
+        """The context window prompts are cut to; :meth:`assumptions` says so where it is only assumed."""
+        return self.known_context_tokens or DEFAULT_CONTEXT_TOKENS
+
+    def assumptions(self) -> list[tuple[str, str]]:
+        """What was taken for granted because neither the settings nor LiteLLM know it, as flags."""
+        found = []
+        if self.known_context_tokens is None:
+            found.append(
+                (
+                    failures.CONTEXT_ASSUMED,
+                    f"nobody says how much {self.settings.model} holds: prompts are cut to {DEFAULT_CONTEXT_TOKENS} "
+                    "tokens; set INFERASIM_LLM_CONTEXT_TOKENS",
+                )
+            )
+        if "max_cost_usd" in self.settings.model_fields_set and self._cost(1, 1) is None:
+            found.append(
+                (
+                    failures.PRICE_UNKNOWN,
+                    f"nobody says what {self.settings.model} costs, so the cap of ${self.settings.max_cost_usd:g} "
+                    "cannot be kept: set INFERASIM_LLM_USD_PER_M_INPUT and INFERASIM_LLM_USD_PER_M_OUTPUT",
+                )
+            )
+        return found
 
     @property
     def answer_tokens(self) -> int:
@@ -138,7 +164,7 @@ class Backbone:
             return self._run(module, inputs)
         except errors.AdapterParseError as error:
             raise LlmFailure(failures.UNREADABLE, self._brief(f"unreadable answer: {error.lm_response!r}")) from error
-        except Exception as error:
+        except Exception as error:  # whatever DSPy and the provider's client raise: a search goes on without them
             raise self._failure(error) from error
 
     def _run(self, module: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
@@ -205,7 +231,7 @@ class Backbone:
             wait_s = retry_wait(error, state.attempt_number, self.settings.retry_wait_s, LONGEST_WAIT_S)
             return max(0.0, min(wait_s, left_s))
 
-        outcome, response, detail = "ok", None, ""
+        outcome, response, detail = "interrupted", None, ""  # unless it comes to an end of its own
         try:
             response = Retrying(
                 stop=stop_after_attempt(self.settings.attempts),
@@ -214,11 +240,12 @@ class Backbone:
                 sleep=self.sleep,
                 reraise=True,
             )(once)
+            outcome = "ok"
             return response
         except CapReached as error:
             outcome, detail = error.code, error.message
             raise
-        except Exception as error:
+        except Exception as error:  # only noted: it goes on to whoever asked
             outcome, detail = type(error).__name__, self._brief(str(error))
             raise
         finally:
@@ -275,7 +302,7 @@ class Backbone:
             parts = litellm().cost_per_token(
                 model=self.settings.model, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens
             )
-        except Exception:  # noqa: BLE001  LiteLLM raises a bare Exception for a model it does not know
+        except Exception:  # noqa: BLE001  a model LiteLLM does not know: older releases raise a bare Exception
             return None
         return float(sum(parts))
 

@@ -15,7 +15,7 @@ from agent.llm.forms import RequestForm, with_names
 from agent.llm.inputs import INPUT_NAMES
 from agent.llm.proposals import Configurations, Hypotheses, ToolArguments, ToolName, Words
 from ledger.record import InputFile
-from levers.objectives import LATENCIES, OBJECTIVES
+from levers.objectives import OBJECTIVES
 from predictor.errors import BadFile
 from predictor.profiles.loader import engine_names, model_names, platform_names
 from prompts import load
@@ -69,7 +69,7 @@ class Program(dspy.Module):  # type: ignore[misc]  # DSPy has no types
         self.planner = dspy.Predict(signature("planner", CONTEXT_NAMES, plan))
         self.investigation = Investigation(tools)
         self.asking = dspy.Predict(signature("ask", ("question", "context"), {"answer": Words}))
-        self.request = dspy.Predict(signature("request", ("text", "catalogue"), {"reading": request_form()}))
+        self.request = dspy.Predict(signature("request", ("text",), {"reading": request_form()}))
 
     def prompts(self) -> tuple[InputFile, ...]:
         """What the model is told, as it is told, for the ledger: instructions, and demonstrations where there are."""
@@ -96,18 +96,6 @@ def request_form() -> type[RequestForm]:
         "objective": tuple(one.name for one in OBJECTIVES),
     }
     return with_names(RequestForm, names)
-
-
-def catalogue_text() -> str:
-    """Names a request may use, as JSON."""
-    names = {
-        "models": model_names(),
-        "gpus": platform_names(),
-        "engines": engine_names(),
-        "objectives": [one.name for one in OBJECTIVES],
-        "bounded_metrics": [*LATENCIES, *(f"{name}_p99" for name in LATENCIES), "interactivity_tok_s_user"],
-    }
-    return json.dumps(names, separators=(",", ":"))
 
 
 def load_program(path: str, program: Program) -> None:

@@ -13,7 +13,7 @@ from agent.llm.forms import RequestForm
 from agent.llm.guards import Redactor
 from agent.llm.inputs import compact
 from agent.llm.lm import Backbone, CallRecord, public_facts, secrets_of
-from agent.llm.program import Program, catalogue_text, load_program
+from agent.llm.program import Program, load_program
 from agent.llm.settings import HOW_TO_CONFIGURE, LlmSettings, load_settings
 from agent.llm.tools import Toolbox
 from ledger.record import InputFile, NoteRecord
@@ -41,9 +41,7 @@ class Session:
         """A request as the language model reads it; raises LlmFailure."""
         if isinstance(self.backbone, LlmFailure):
             raise self.backbone
-        answer = self.backbone.ask(
-            "request", self.program.request, text=compact(self.redactor.text(text)), catalogue=catalogue_text()
-        )
+        answer = self.backbone.ask("request", self.program.request, text=compact(self.redactor.text(text)))
         form: RequestForm = answer.reading
         return form
 

@@ -47,10 +47,12 @@ def run(tmp_path: Path) -> Run:
             for name in [name for name in os.environ if name.startswith(("INFERASIM", "XDG", "OPENAI"))]:
                 patch.delenv(name)
             patch.setenv("HOME", str(tmp_path))
+            base: dict[str, object] = {}
             if llm is not None:
-                base = {"model": "openai/scripted", "api_base": llm.url, "retry_wait_s": 0.01, "timeout_s": 20}
-                for name, value in {**base, **settings}.items():
-                    patch.setenv(f"INFERASIM_LLM_{name.upper()}", str(value))
+                base = {"model": "openai/scripted", "api_base": llm.url, "context_tokens": 32_768}
+                base |= {"retry_wait_s": 0.01, "timeout_s": 20}
+            for name, value in {**base, **settings}.items():
+                patch.setenv(f"INFERASIM_LLM_{name.upper()}", str(value))
             try:
                 main(list(arguments))
             except SystemExit as leaving:
