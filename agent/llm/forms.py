@@ -12,8 +12,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from levers.objectives import LATENCIES
 
-MAX_WORDS = 400  # characters of one sentence of an answer
-MAX_QUESTION = 160  # of the one short question about a request
+MAX_WORDS = 400  # characters of one text of an answer
+MAX_SENTENCE = 200  # of one hypothesis, and of the one short question about a request
 MAX_UNIT = 24  # of a unit
 BOUNDED = (*LATENCIES, *(f"{name}_p99" for name in LATENCIES), "interactivity_tok_s_user")  # what requests mostly bound
 LARGEST_NUMBER = 1e12
@@ -59,7 +59,7 @@ def _list(limit: int) -> BeforeValidator:
 
 Text = Annotated[str, BeforeValidator(_text), Field(max_length=MAX_WORDS)]
 Short = Annotated[str, BeforeValidator(lambda value: _text(value)[:MAX_UNIT]), Field(max_length=MAX_UNIT)]
-Brief = Annotated[str, BeforeValidator(lambda value: _text(value)[:MAX_QUESTION]), Field(max_length=MAX_QUESTION)]
+Sentence = Annotated[str, BeforeValidator(lambda value: _text(value)[:MAX_SENTENCE]), Field(max_length=MAX_SENTENCE)]
 Number = Annotated[float, BeforeValidator(_number)]
 Count = Annotated[int, BeforeValidator(_count)]
 
@@ -103,7 +103,7 @@ class RequestForm(Form):
     osl: Count = 0
     concurrency: Count = 0
     budget: Count = 0
-    question: Brief = ""
+    question: Sentence = ""
 
 
 def with_names(form: type[AnyForm], names: dict[str, tuple[str, ...]]) -> type[AnyForm]:

@@ -21,6 +21,8 @@ MAX_IDLE = 10  # steps in a row that propose nothing new
 MAX_OVERFLOWS = 4  # halvings of the trajectory in a row
 STEPS_SHOWN = 30  # of the trajectory; older ones are in the trials and the notes
 SMALLEST_ROOM = 600  # bytes of trajectory always shown
+FINISH_IS_IDLE = 4  # idle steps that giving up before any proposal counts for
+TOO_EARLY = "nothing was proposed yet: evaluate one configuration that is not among the trials"
 LEFT_OUT = "({} earlier steps are left out; read_history and read_notes hold what they found)"
 UNREADABLE = "that could not be read: answer with one JSON object of next_thought, next_tool_name and next_tool_args"
 
@@ -93,6 +95,11 @@ def investigate(
         steps, faults, overflows = steps + 1, 0, 0
         tool, arguments = answer.next_tool_name.root.strip(), answer.next_tool_args
         thought = toolbox.redactor.text(answer.next_thought.root, 300)
+        if tool == FINISH and not toolbox.spent and not toolbox.repeats:
+            idle += FINISH_IS_IDLE
+            trajectory.add(thought, tool, {}, {"error": TOO_EARLY})
+            on_step(thought, tool, {}, {"error": TOO_EARLY})
+            continue
         if tool == FINISH:
             on_step(thought, tool, {}, {"status": "finished"})
             return Outcome(Stop("finished", "the language model had no further proposal"), steps, trajectory)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, WithJsonSchema, model_validator
 
-from agent.llm.forms import MAX_WORDS, Form, Text
+from agent.llm.forms import MAX_WORDS, Form, Sentence, Text
 from agent.request import literal
 from levers.catalog import LEVERS
 
@@ -137,7 +137,7 @@ class ToolName(RootModel[Annotated[Text, Field(json_schema_extra={"enum": [*TOOL
     model_config = ConfigDict(frozen=True)
 
 
-class Hypotheses(RootModel[Annotated[list[Text], Field(max_length=5)]]):
+class Hypotheses(RootModel[Annotated[list[Sentence], Field(max_length=5)]]):
     """At most five testable sentences."""
 
     model_config = ConfigDict(frozen=True)

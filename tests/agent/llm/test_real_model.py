@@ -21,11 +21,11 @@ from ledger import open_ledger
 from levers.catalog import LEVERS
 from tests.agent.llm.conftest import Run
 
-CONTEXT_TOKENS = 4096  # small, so that prompts are cut to it as they would be for any model
+SERVED_TOKENS, CONTEXT_TOKENS = 4096, 3072  # small, so that prompts are cut to it; it is what a busy machine can read
 TIME_BUDGET_S = 420.0  # of each of the two tests; an idle machine needs about a minute
 TOO_BUSY = "this machine is too busy to serve a language model: "
 SETTINGS: dict[str, Any] = {
-    "model": "openai/smollm2", "response_schema": "on", "context_tokens": CONTEXT_TOKENS, "max_tokens": 300,
+    "model": "openai/smollm2", "response_schema": "on", "context_tokens": CONTEXT_TOKENS, "max_tokens": 600,
     "temperature": 0, "timeout_s": 240, "max_wall_s": TIME_BUDGET_S, "attempts": 2,
 }  # fmt: skip
 
@@ -34,7 +34,7 @@ SETTINGS: dict[str, Any] = {
 def server() -> Iterator[str]:
     """The model's address; a visible skip where its packages could not be installed."""
     try:
-        with small_llm(CONTEXT_TOKENS) as address:
+        with small_llm(SERVED_TOKENS) as address:
             yield address
     except Unavailable as why:
         pytest.skip(str(why))

@@ -130,6 +130,8 @@ TROUBLE: dict[str, tuple[list[Reply], str | None, bool]] = {
     "malformed JSON of a step": ([plan(GOOD), "no JSON at all", '{"next_thought": "x"', *FULL[1:]], None, True),
     "malformed JSON throughout": ([plan(GOOD), *["no JSON"] * 9], "llm_unreadable", True),
     "malformed plan": (["no JSON", "nor this", *FULL[1:]], None, True),
+    "a plan that breaks off": ([json.dumps(plan(GOOD, {"tp": 8, "ep": 8}))[:-60], *FULL[1:]], None, True),
+    "giving up before any proposal": ([plan(), *[FINISH] * 3, SUMMARY], "no_proposals", False),
     "an unknown tool": ([plan(GOOD), step("run_shell", text="rm -rf /"), FINISH, SUMMARY, *AGAIN], None, True),
     "values outside the legal sets": (
         [plan({"tp": 3}, {"kv_dtype": "int1"}, {"width": 9}, {"tp": "8; drop table"}), *[FINISH, SUMMARY] * 2],

@@ -117,7 +117,7 @@ ANSWER = {"reading": {"model": "Llama-3.1-8B", "gpu": "MI355X", "gpus_per_node":
 
 def test_the_command_reads_searches_and_records_the_words(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "l.db"
-    with served([ANSWER, plan(), FINISH, SUMMARY]) as llm:
+    with served([ANSWER, plan({"tp": 3}), FINISH, SUMMARY]) as llm:
         done = run("tune", CLEAR, "--budget", "12", "--json", "--ledger", str(path), llm=llm)
     assert done.code == 0, done.stderr
     assert "understood: model Llama-3.1-8B" in done.stderr
