@@ -25,9 +25,15 @@ def read_request_file(path: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(fields, dict):
         raise BadFile(f"{path}: expected an object of request fields")
+    trace = fields.pop("trace", None)
+    if trace is not None:
+        from agent.trace_traffic import trace_traffic
+
+        if not isinstance(trace, str):
+            raise BadFile(f"{path}: trace {trace!r}: name a file")
+        fields = {**trace_traffic(str(path.parent / trace)), **fields}
     unknown = [name for name in fields if name not in TuningRequest.model_fields]
     if unknown:
-        raise BadFile(
-            f"{path}: {unknown[0]!r} is no field of a request; legal: {', '.join(TuningRequest.model_fields)}"
-        )
+        legal = ", ".join((*TuningRequest.model_fields, "trace"))
+        raise BadFile(f"{path}: {unknown[0]!r} is no field of a request; legal: {legal}")
     return fields

@@ -38,6 +38,7 @@ def tune(
     isl: Annotated[int | None, typer.Option(help="Prompt tokens; 1024 if left out.")] = None,
     osl: Annotated[int | None, typer.Option(help="Output tokens; 1024 if left out.")] = None,
     concurrency: Annotated[int | None, typer.Option(help="Closed-loop clients altogether; 64 if left out.")] = None,
+    trace: Annotated[str | None, typer.Option(help="Request trace whose mean lengths, rate and reuse to take.")] = None,
     length_range: Annotated[float | None, typer.Option(help="Shortest length over nominal; 1, fixed.")] = None,
     prefix_hit: Annotated[float | None, typer.Option(help="Share of the prompt already cached; 0.")] = None,
     engine_version: Annotated[str | None, typer.Option(help="Engine release; the anchors' or the newest.")] = None,
@@ -80,8 +81,9 @@ def tune(
         "budget": budget,
         "guidance": None if guidance is None else Redactor().text(guidance),
     }
+    given = {**_traffic(trace), **{name: value for name, value in given.items() if value is not None}}
     session = None if seed_only else _session()
-    request, reading = _request(text, request_file, {k: v for k, v in given.items() if v is not None}, yes, session)
+    request, reading = _request(text, request_file, given, yes, session)
     _show_reading(reading)
     with _progress(request.budget) as (step, say):
         planner = _planner(session, request, text, reading, say)
@@ -98,6 +100,20 @@ def tune(
         raise typer.Exit(EXIT_INTERRUPTED)
     if outcome.result.best is None:
         raise typer.Exit(EXIT_NOTHING_LEGAL)
+
+
+def _traffic(trace: str | None) -> dict[str, Any]:
+    """What a trace says of the traffic, and that a search takes it as steady."""
+    from agent.cli.output import note
+
+    if trace is None:
+        return {}
+    from agent.trace_traffic import trace_traffic
+
+    fields = trace_traffic(trace)
+    said = ", ".join(f"{name} {value:g}" for name, value in fields.items() if isinstance(value, int | float))
+    note(f"trace: taken as steady traffic of {said}; `inferasim simulate --trace` plays it on what is found")
+    return fields
 
 
 def _session() -> "Session":
