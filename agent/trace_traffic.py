@@ -59,5 +59,5 @@ def _reuse(prompt: Prompt, seen: dict[Line, int]) -> int:
     while line is not None:
         found = max(found, min(end, seen.get(line, 0)))
         seen[line] = max(end, seen.get(line, 0))
-        line, end = line.parent, line.start
+        end, line = line.start, line.parent
     return found
