@@ -22,7 +22,7 @@ def test_the_loop_reaches_what_the_seeds_miss_at_the_same_budget(name: str, tmp_
     program.planner.signature = program.planner.signature.with_instructions("Plan the search.")
     save_program(path, program)  # a compiled program takes the prompts' place
     row = run_task(CHEAP[name], "scripted", path)
-    assert row["agent_regret_pct"] == 0
+    assert row["agent_regret_pct"] == pytest.approx(0, abs=1e-9)  # hand-offs of equal worth differ in the last bit
     assert row["seed_only_regret_pct"] > 5
     assert row["agent_best_by"] in ("planner", "investigator")
     assert row["agent_flags"] == []
