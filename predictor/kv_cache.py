@@ -4,9 +4,9 @@ All figures are of one GPU: the busiest pipeline stage, one tensor-parallel rank
 ``kv_cache_interface.py``, SGLang's ``pool_configurator.py`` and ATOM's block manager.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil
+from math import ceil, floor
 from typing import Literal
 
 from predictor.cards import Attention, LayerGroup, ModelCard
@@ -33,7 +33,8 @@ class KvCost:
     """Bytes of one GPU that a request of ``n`` tokens keeps.
 
     ``per_token`` for each token; ``window_per_token`` for each of the last ``window_tokens``; ``per_sequence`` whatever
-    its length. Tokens are rounded up to blocks.
+    its length. Tokens are rounded up to blocks. ``in_flight_tokens`` of the window's are those of the steps in flight,
+    which all requests of a scheduler share.
     """
 
     per_token: float
@@ -41,6 +42,23 @@ class KvCost:
     window_tokens: int
     per_sequence: float
     block_tokens: int
+    in_flight_tokens: int = 0
+
+    def requests_held(self, pool_bytes: float, tokens: int) -> int:
+        """Requests of ``tokens`` that a pool holds at once.
+
+        A request alone must find room for its window and what is in flight, and engines print their capacity so; but
+        only the requests that prefill have tokens in flight, at most one budget a step together.
+
+        >>> KvCost(100.0, 10.0, 1024, 0.0, 16, 960).requests_held(1e6, 1024), int(1e6 / 112800.0)
+        (9, 8)
+        """
+        alone = floor(pool_bytes / self.request_bytes(tokens))
+        if not self.in_flight_tokens:
+            return alone
+        decoding = replace(self, window_tokens=self.window_tokens - self.in_flight_tokens, in_flight_tokens=0)
+        shared = blocks(self.in_flight_tokens, self.block_tokens) * self.window_per_token
+        return max(alone, floor((pool_bytes - shared) / decoding.request_bytes(tokens)))
 
     def request_bytes(self, tokens: int) -> float:
         """Bytes a request of ``tokens`` keeps.
@@ -245,4 +263,4 @@ def kv_cost(
         layers = sum(g.count for g in linear) * stage_share(card, layout)
         per_sequence = layers * page * state_copies(engine, draft_tokens, prefix_cache)
     resident = max(windows) - 1 + in_flight_tokens if windows else 0
-    return KvCost(per_token, window_b, resident, per_sequence, block)
+    return KvCost(per_token, window_b, resident, per_sequence, block, in_flight_tokens if windows else 0)

@@ -120,6 +120,7 @@ def _memory(
         block_tokens=cost.block_tokens,
         window_tokens=cost.window_tokens,
         window_bytes_per_token=cost.window_per_token,
+        window_in_flight_tokens=cost.in_flight_tokens,
         sequence_bytes=cost.per_sequence,
         sequence_slots=slots,
     )
@@ -138,8 +139,9 @@ def max_concurrency(memory: MemoryBreakdown, tokens_per_request: int, layout: La
         memory.window_tokens,
         memory.sequence_bytes,
         memory.block_tokens,
+        memory.window_in_flight_tokens,
     )
-    held = floor(memory.kv_pool_bytes / cost.request_bytes(tokens_per_request))
+    held = cost.requests_held(memory.kv_pool_bytes, tokens_per_request)
     if memory.sequence_slots is not None:
         held = min(held, memory.sequence_slots)
     return held * layout.attn_dp

@@ -236,6 +236,7 @@ class MemoryBreakdown:
     block_tokens: int = 1
     window_tokens: int = 0  # tokens that window layers keep of a request, 0 without such layers
     window_bytes_per_token: float = 0.0
+    window_in_flight_tokens: int = 0  # of the window's: tokens of the steps in flight, shared by all requests
     sequence_bytes: float = 0.0  # recurrent state of one sequence, where it lies in the KV pool
     sequence_slots: int | None = None  # sequences the separate state pool holds, where there is one
 

@@ -1,8 +1,15 @@
 """What an anchor's step model leaves of its own runs, carried to targets (paper §5.6, D.4).
 
-A served anchor states, for each run it was solved from, measured over predicted TPOT, TTFT and rate. The ratios are
-interpolated in log load and multiply what is predicted at a target: TPOT and rate whole; TTFT, whose single record is
-noisy, whole at the anchor's own layout and lengths and in part elsewhere.
+A served anchor states, for each run it was solved from, measured over predicted TPOT and TTFT. The ratios are
+interpolated in log load and multiply what is predicted at a target: TPOT whole; TTFT, whose single record is noisy,
+whole at the anchor's own layout and lengths and in part elsewhere.
+
+Throughput is carried as time. By Little's law a client's cycle is ``C / rate``; what it holds beyond decode, measured
+less predicted, is ms of the server (front end, first-token path, stalls of a start) and no share of the answer::
+
+    δ = (C/rate − n·TPOT)_measured − (C/rate − n·TPOT)_predicted,    C/rate' = C/rate + n·(TPOT' − TPOT) + δ
+
+with n the mean answer. Where only TTFT was recorded, ``δ`` is what it adds to TTFT.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,19 +60,24 @@ class MeasuredRun:
 def with_reproduced(anchor: Anchor, runs: Mapping[tuple[int, int], Sequence[tuple[MeasuredRun, Prediction]]]) -> Anchor:
     """The anchor with its sweeps' ratios; ``runs`` by mean prompt and answer, each with what the anchor predicts."""
     sweeps = tuple(
-        replace(sweep, reproduced=_reproduced(runs.get((sweep.prompt_tokens, sweep.output_tokens), ())))
+        replace(sweep, reproduced=_reproduced(runs.get(lengths, ()), lengths))
         for sweep in anchor.decode
+        for lengths in ((sweep.prompt_tokens, sweep.output_tokens),)
     )
     return replace(anchor, decode=sweeps)
 
 
-def _reproduced(runs: Sequence[tuple[MeasuredRun, Prediction]]) -> tuple[Reproduced, ...]:
+def _reproduced(runs: Sequence[tuple[MeasuredRun, Prediction]], lengths: tuple[int, int]) -> tuple[Reproduced, ...]:
     """Ratios by rising load; runs of one load count as their geometric mean."""
     ordered = sorted(runs, key=lambda pair: pair[0].clients)
-    return tuple(_ratios(clients, list(same)) for clients, same in groupby(ordered, key=lambda pair: pair[0].clients))
+    return tuple(
+        _ratios(clients, list(same), lengths) for clients, same in groupby(ordered, key=lambda pair: pair[0].clients)
+    )
 
 
-def _ratios(clients: int, runs: Sequence[tuple[MeasuredRun, Prediction]]) -> Reproduced:
+def _ratios(clients: int, runs: Sequence[tuple[MeasuredRun, Prediction]], lengths: tuple[int, int]) -> Reproduced:
+    outside = [ms for measured, told in runs if (ms := _outside_decode_ms(measured, told, lengths)) is not None]
+
     def mean(value: Callable[[MeasuredRun, Prediction], float | None]) -> float | None:
         logs = [log(ratio) for measured, told in runs if (ratio := value(measured, told)) is not None]
         return exp(fmean(logs)) if logs else None
@@ -74,31 +86,39 @@ def _ratios(clients: int, runs: Sequence[tuple[MeasuredRun, Prediction]]) -> Rep
         clients=clients,
         tpot_ratio=mean(lambda run, told: run.tpot_ms / told.tpot_ms.mean) or 1.0,
         ttft_ratio=mean(lambda run, told: run.ttft_ms / told.ttft_ms.mean if run.ttft_ms else None),
-        rate_ratio=mean(lambda run, told: run.total_tok_s / told.total_tok_s if run.total_tok_s else None),
+        outside_decode_ms=fmean(outside) if outside else None,
     )
+
+
+def _outside_decode_ms(run: MeasuredRun, told: Prediction, lengths: tuple[int, int]) -> float | None:
+    """Measured less predicted time of a client's cycle that is not decode; None without a recorded throughput."""
+    if run.total_tok_s is None:
+        return None
+    tokens, answer = sum(lengths) * run.clients * 1e3, lengths[1]
+    return tokens / run.total_tok_s - tokens / told.total_tok_s - answer * (run.tpot_ms - told.tpot_ms.mean)
 
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """Factors on a prediction."""
+    """Factors on a predicted TPOT and TTFT, and ms of a cycle outside decode; None where no throughput told it."""
 
     tpot: float = 1.0
     ttft: float = 1.0
-    rate: float = 1.0
+    outside_decode_ms: float | None = None
 
 
 def residual_at(sweep: DecodeSweep, clients: float, moved: bool) -> Residual:
-    """Factors at a load of one replica; ``moved``: the target's layout or lengths are not the anchor's."""
+    """Residual at a load of one replica; ``moved``: the target's layout or lengths are not the anchor's."""
 
-    def factor(value: Callable[[Reproduced], float | None]) -> float:
-        points = [(float(run.clients), log(v)) for run in sweep.reproduced if (v := value(run)) is not None]
-        return exp(log_interpolate(points, clients)) if points else 1.0
+    def at(value: Callable[[Reproduced], float | None]) -> float | None:
+        points = [(float(run.clients), v) for run in sweep.reproduced if (v := value(run)) is not None]
+        return log_interpolate(points, clients) if points else None
 
-    ttft = factor(lambda run: run.ttft_ratio)
+    ttft = exp(at(lambda run: None if run.ttft_ratio is None else log(run.ttft_ratio)) or 0.0)
     return Residual(
-        tpot=factor(lambda run: run.tpot_ratio),
+        tpot=exp(at(lambda run: log(run.tpot_ratio)) or 0.0),
         ttft=ttft**TTFT_SHARE_MOVED if moved else ttft,
-        rate=factor(lambda run: run.rate_ratio),
+        outside_decode_ms=at(lambda run: run.outside_decode_ms),
     )
 
 

@@ -83,12 +83,13 @@ class DecodePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduced:
-    """One run the steps were solved from: measured over predicted mean TPOT, mean TTFT and throughput."""
+    """One run the steps were solved from: measured over predicted mean TPOT and TTFT, and what a request spent outside
+    decode beyond the predicted time, by the recorded throughput."""
 
     clients: Annotated[int, (">", 0)]
     tpot_ratio: Annotated[float, (">", 0)]
     ttft_ratio: Annotated[float | None, (">", 0)] = None
-    rate_ratio: Annotated[float | None, (">", 0)] = None
+    outside_decode_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,13 +17,13 @@ from math import isfinite, log
 
 import numpy as np
 
-from predictor.anchors.import_solve.nnls import FloatArray, nnls
 from predictor.des.metrics import HostTimes, SimulationResult
 from predictor.des.rules import SchedulerRules
 from predictor.des.schedule import RunLog, clockless, price
 from predictor.des.schedule import schedule as run_schedule
 from predictor.des.simulator import simulate
 from predictor.errors import BadInput
+from predictor.linear import FloatArray, non_negative_least_squares
 from predictor.step.capture import padded_batch
 from predictor.step.interpolate import MonotoneSweep
 from predictor.step.model import DecodeLine, PrefillCurve, StepModel
@@ -246,7 +246,7 @@ class _Problem:
         weights = np.ones(len(target))
         for _ in range(ROUNDS):
             rows = weights[:, None] * matrix / scale
-            solved = self.floor + nnls(rows, weights * (target - matrix @ self.floor)) / scale
+            solved = self.floor + non_negative_least_squares(rows, weights * (target - matrix @ self.floor)) / scale
             weights = _huber(matrix @ solved - target)
         return np.asarray(solved, dtype=np.float64)
 

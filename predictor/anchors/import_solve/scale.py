@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from predictor.anchors.import_solve.ladder import WEIGHTS, ServedRun, reproduce, statistic
-from predictor.anchors.import_solve.nnls import nnls
+from predictor.linear import non_negative_least_squares
 from predictor.step.model import DecodeLine, PrefillCurve, StepModel
 
 _ROUNDS = 4
@@ -85,7 +85,7 @@ def scale_to_run(run: ServedRun, base: StepModel, host_ms: float) -> Scaled:
             moved[column] += _BUMP
             jacobian[:, column] = (values(moved) - here) / _BUMP
         target = (recorded - here + jacobian @ x) * weights
-        x = np.maximum(nnls(jacobian * weights[:, None], target), 1e-3)
+        x = np.maximum(non_negative_least_squares(jacobian * weights[:, None], target), 1e-3)
     decode = float(x[0])
     prompt = float(x[1]) if both else decode
     notes = []

@@ -12,11 +12,11 @@ from evals import anchor_import as study
 from predictor.anchors.check import doubts
 from predictor.anchors.import_solve.artefact import BenchmarkFile, Imported, import_benchmark
 from predictor.anchors.import_solve.ladder import KnotModel, ServedRun, Shape, Statistics, reproduce, solve_ladders
-from predictor.anchors.import_solve.nnls import nnls
 from predictor.anchors.schema import all_fields, parse_anchor
 from predictor.anchors.select import assess
 from predictor.des.schedulers import scheduler_rules
 from predictor.errors import BadInput
+from predictor.linear import non_negative_least_squares
 from predictor.step.model import PrefillCurve
 from predictor.types import Arrival, Coverage, SchedulerSettings, Workload
 
@@ -111,7 +111,7 @@ def test_nnls_meets_the_conditions_of_an_optimum(problem: tuple[list[list[float]
     rows, values = problem
     matrix = np.array(rows)
     target = np.array(values[: len(rows)])
-    x = nnls(matrix, target)
+    x = non_negative_least_squares(matrix, target)
     gradient = matrix.T @ (target - matrix @ x)
     scale = 1.0 + float(np.abs(matrix).sum() * np.abs(target).sum())
     assert np.all(x >= 0.0)

@@ -82,15 +82,28 @@ def test_an_anchor_returns_its_own_runs() -> None:
     used = reproduced({1: 1.1, 8: 0.9, 64: 1.3})
     for clients, factor in ((1, 1.1), (8, 0.9), (64, 1.3)):
         run = measured(clients, factor)
-        assert told(used, clients) == pytest.approx((run.tpot_ms, run.ttft_ms, run.total_tok_s))
+        assert told(used, clients) == pytest.approx((run.tpot_ms, run.ttft_ms, run.total_tok_s), rel=1e-3)
 
 
-def test_a_wider_target_gets_the_tpot_and_rate_misfit_whole_and_the_ttft_misfit_in_part() -> None:
+def test_a_wider_target_gets_the_tpot_misfit_whole_the_ttft_misfit_in_part_and_other_time_in_ms() -> None:
     used = reproduced({1: 1.2, 64: 1.2})
     before, after = told(anchor(), 64, tp=2), told(used, 64, tp=2)
     assert after[0] == pytest.approx(1.2 * before[0])
     assert after[1] == pytest.approx(1.2**0.65 * before[1])
-    assert after[2] == pytest.approx(before[2] / 1.2)
+    cycle = 64 * 1844 * 1e3 / before[2]
+    added = used.decode[0].reproduced[-1].outside_decode_ms
+    assert added is not None
+    assert added > 0.0
+    assert 64 * 1844 * 1e3 / after[2] == pytest.approx(cycle + 922 * (after[0] - before[0]) + added, rel=1e-3)
+
+
+def test_without_a_recorded_throughput_the_cycle_grows_with_ttft_and_tpot() -> None:
+    bare = anchor()
+    tpot, ttft, rate = told(bare, 8)
+    same = predict(TARGET, loop(8), CATALOGUE, mode=Mode.ANCHORED, anchor=bare)
+    used = with_reproduced(bare, {(922, 922): [(MeasuredRun(8, 1.5 * tpot, 2.0 * ttft), same)]})
+    cycle, longer = (8 * 1843.2 * 1e3 / r for r in (rate, told(used, 8)[2]))
+    assert longer - cycle == pytest.approx(921.6 * 0.5 * tpot + ttft, rel=1e-6)
 
 
 @given(st.floats(1.0, 4096.0))
