@@ -4,7 +4,7 @@ Clients cycle through two stations. Prefill serves one prompt at a time a replic
 step. The residence times solve Little's law over the cycle, with the arrival theorem for the queue a prompt finds at
 prefill (approximate mean value analysis, Schweitzer 1979; prompts of a fixed time, Reiser 1979):
 
-    X = C / (R_p + H + R_d),    R_p = S·(1 + max(0, Q·(C - 1)/C - X·S/2 - (P - 1))/P),    Q = X·R_p,    R_d = gaps·s(B)/L
+    X = C / (R_p + H + R_d),   R_p = S·(1 + max(0, Q·(C - 1)/C - X·S/2 - (P - 1))/P),   Q = X·R_p,   R_d = gaps·s(B)/L
 
 and X never exceeds P/S. No prefill step stalls a decode. A run that starts in one burst and ends when its last answer
 does is not busy throughout: its throughput is X times the share of the clients that are (:func:`busy_share`).
@@ -63,8 +63,8 @@ def split_loop(model: StepModel, workload: Workload, clients: float, pools: Spli
     steps_a_prompt = ceil(prompt / pools.prefill_tokens_per_step)
     variable = curve.chunk_ms(round(prompt), round(isl - prompt)) + curve.per_request_ms
     service = curve.fixed_ms * steps_a_prompt + variable + pools.serial_host_ms
-    # Waiting prompts share a step as far as its token budget goes, and its fixed part with it. In steps back to back the
-    # host launches ahead of the GPU, so a step costs its launches or its work, whichever is longer.
+    # Waiting prompts share a step as far as its token budget goes, and its fixed part with it. In steps back to back
+    # the host launches ahead of the GPU, so a step costs its launches or its work, whichever is longer.
     per_step = max(1.0, pools.prefill_tokens_per_step / prompt)
     packed = max(curve.fixed_ms / per_step, variable) + pools.serial_host_ms
     capacity_per_ms = pools.prefill_replicas / packed
