@@ -4,6 +4,8 @@ Charts of throughput per GPU against interactivity over measured configurations,
 chart, measured frontier points that the predicted frontier keeps, throughput per GPU lost by deploying from it, and
 whether splitting prefill from decode pays, by latency tier. Anchor rows take part as measured (an operator has them);
 ``anchors_left_out`` is the paper's own protocol, without them. Charts that hold anchors alone do not count.
+``mi355x_without_dsr1``: the paper's GPU without DeepSeek-R1, which it does not report and whose colocated anchor is of
+another build than its splits.
 ``throughput_lost_pct``: what a configuration of the predicted frontier gives per GPU below the best one that serves
 users as fast. ``picked_by_prediction``: what choosing for a speed by predictions alone costs. Sources:
 ``docs/corpora.md``.
@@ -43,9 +45,13 @@ def tier_decisions(every: Sequence[Candidate]) -> dict[str, Any]:
         "rule": TIER_RULE,
         "by_tier": {tier.name: _counted([d for d in told if d.tier == tier.name]) for tier in tiers},
         "wrong": [asdict(d) for d in told if not d.right],
-        "always_split": sum(d.measured == "split" for d in told),
+        "right_if_always": {kind: sum(d.measured == kind for d in told) for kind in ("colocated", "split")},
         "with_drafters": _counted(with_drafters),
     }
+
+
+def _whole(every: Sequence[Candidate]) -> dict[str, Any]:
+    return {**score_charts(every), "tier_decisions": tier_decisions(every)}
 
 
 def _counted(told: Sequence[Decision]) -> dict[str, int]:
@@ -59,10 +65,11 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     targets = [c for c in every if c.is_prediction]
     print(f"{len(targets)} targets, {len(every) - len(targets)} anchor rows", file=sys.stderr)
     return {
-        **score_charts(every),
-        "tier_decisions": tier_decisions(every),
+        **_whole(every),
         "colocated": score_charts([c for c in every if not c.split]),
-        "anchors_left_out": {**score_charts(targets), "tier_decisions": tier_decisions(targets)},
+        "anchors_left_out": _whole(targets),
+        "mi355x_without_dsr1": _whole([c for c in every if c.gpu == "mi355x" and c.model != "dsr1"]),
+        "by_gpu": {gpu: score_charts([c for c in every if c.gpu == gpu]) for gpu in sorted({c.gpu for c in every})},
         "refused": score.refused,
         "paper": PAPER,
     }
