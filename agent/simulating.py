@@ -44,6 +44,7 @@ def simulate_once(
     mode: str = "auto",
     anchors: str | None = None,
     out: str | None = None,
+    plot: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Play a trace; ``fields`` describe the deployment as a predict request without lengths."""
@@ -81,6 +82,16 @@ def simulate_once(
     result, selection, block = played.result, played.selection, sample.block_size
     if out is not None:
         export(result, Path(out))
+    if plot is not None:
+        from agent.charts.deployments import latency_figures, timeline_figures  # only pictures need charts
+        from agent.charts.files import write_pictures
+
+        name = f"{deployment.model} {deployment.layout.label()}"
+        one = deployment.replicas == 1
+        served = result.simulation
+        write_pictures(
+            (*latency_figures("trace", {name: served}), *timeline_figures("trace", name, served, one)), Path(plot)
+        )
     return {
         "mode": "anchored" if selection else "simulate",
         "anchor": selection.anchor.name if selection else None,

@@ -39,9 +39,23 @@ def deployment_figures(prefix: str, found: Mapping[str, Shown], timeline_of: str
     ]
     results = {name: one.result for name, one in found.items() if one.result is not None}
     if results:
-        figures += [cdf_figure(f"{prefix}-{metric}", metric, results) for metric in ("ttft", "itl", "e2e")]
+        figures += latency_figures(prefix, results)
     chosen = found[timeline_of]
     if chosen.result is not None:
-        figures.append(load_figure(f"{prefix}-load", timeline_of, chosen.result, chosen.one_replica))
-        figures.append(lanes_figure(f"{prefix}-timeline", timeline_of, chosen.result, chosen.one_replica))
+        figures += timeline_figures(prefix, timeline_of, chosen.result, chosen.one_replica)
     return tuple(figures)
+
+
+def latency_figures(prefix: str, results: Mapping[str, SimulationResult]) -> tuple[Figure, ...]:
+    """Cumulative shares of TTFT, ITL and E2E, a curve for each result."""
+    return tuple(cdf_figure(f"{prefix}-{metric}", metric, results) for metric in ("ttft", "itl", "e2e"))
+
+
+def timeline_figures(
+    prefix: str, name: str, result: SimulationResult, one_replica: bool = True
+) -> tuple[Figure, Figure]:
+    """Requests over time, and some clients one by one."""
+    return (
+        load_figure(f"{prefix}-load", name, result, one_replica),
+        lanes_figure(f"{prefix}-timeline", name, result, one_replica),
+    )

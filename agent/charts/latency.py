@@ -111,7 +111,7 @@ def load_figure(key: str, name: str, result: SimulationResult, one_replica: bool
 
 
 def _whose(one_replica: bool) -> str:
-    return "a replica" if one_replica else "both pools"
+    return "a replica" if one_replica else "all replicas"
 
 
 def _moments(result: SimulationResult) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:

@@ -151,35 +151,52 @@ def _tier_cells(tier: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _chart_section(source: SweepSource, request: SweepRequest, chart: Chart, background: Sequence[Row]) -> Section:
-    anchors = _anchors(source)
-    place = f"{chart.model}, {chart.traffic}"
-    prefix = _slug(f"{chart.model}-{chart.trace or f'{chart.isl_tokens}-{chart.osl_tokens}'}")
+    anchors = anchors_by_name(source.anchors)
+    prefix = _prefix(chart)
     measured = [one.point for one in source.measured if (one.model, one.isl_tokens, one.osl_tokens, "") == _key(chart)]
     dominated = [row_point(row, _is_anchor(row, anchors)) for row in background]
-    figures: list[Block] = [
+    figures: list[Block] = [*frontier_figures(chart, anchors, dominated, measured)]
+    figures.append(_table("Tiers", TIER_COLUMNS, [_tier_cells(one) for one in chart_json(chart)["tiers"]]))
+    picks = {tier.name: row for tier in chart.tiers if (row := chart.tier_rows(tier.name)) is not None}
+    named = _distinct(picks)
+    if named:
+        priced = {name: _shown(source, request, row) for name, row in named.items()}
+        figures += deployment_figures(prefix, priced, next(iter(named)))
+    return Section(prefix, _place(chart), tuple(figures))
+
+
+def frontier_figures(
+    chart: Chart,
+    anchors: Mapping[str, Anchor],
+    dominated: Sequence[Point] = (),
+    measured: Sequence[Point] = (),
+) -> tuple[Figure, Figure]:
+    """A chart's frontier by engine, and colocated beside split."""
+    return (
         frontier_figure(
-            f"{prefix}-engines",
-            f"Frontier by engine: {place}",
+            f"{_prefix(chart)}-engines",
+            f"Frontier by engine: {_place(chart)}",
             _lines(by_engine(chart), anchors),
             tiers=chart.tiers,
             dominated=dominated,
             measured=measured,
         ),
         frontier_figure(
-            f"{prefix}-kinds",
-            f"Colocated or split: {place}",
+            f"{_prefix(chart)}-kinds",
+            f"Colocated or split: {_place(chart)}",
             _lines(chart.kinds_in_order(), anchors),
             tiers=chart.tiers,
             measured=measured,
         ),
-        _table("Tiers", TIER_COLUMNS, [_tier_cells(one) for one in chart_json(chart)["tiers"]]),
-    ]
-    picks = {tier.name: row for tier in chart.tiers if (row := chart.tier_rows(tier.name)) is not None}
-    named = _distinct(picks)
-    if named:
-        priced = {name: _shown(source, request, row) for name, row in named.items()}
-        figures += deployment_figures(prefix, priced, next(iter(named)))
-    return Section(prefix, place, tuple(figures))
+    )
+
+
+def _place(chart: Chart) -> str:
+    return f"{chart.model}, {chart.traffic}"
+
+
+def _prefix(chart: Chart) -> str:
+    return _slug(f"{chart.model}-{chart.trace or f'{chart.isl_tokens}-{chart.osl_tokens}'}")
 
 
 def by_engine(chart: Chart) -> dict[str, Frontier]:
@@ -217,8 +234,9 @@ def _shown(source: SweepSource, request: SweepRequest, row: Row) -> Shown:
     return replace(found, result=played.result.simulation)
 
 
-def _anchors(source: SweepSource) -> dict[str, Anchor]:
-    return {one.name: one for one in load_anchors(source.anchors)}
+def anchors_by_name(anchors: str | None) -> dict[str, Anchor]:
+    """Anchors on hand."""
+    return {one.name: one for one in load_anchors(anchors)}
 
 
 def _is_anchor(row: Row, anchors: Mapping[str, Anchor]) -> bool:

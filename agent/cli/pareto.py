@@ -27,6 +27,7 @@ def pareto(
         int | None, typer.Option("--points", help="Thin the space to about so many points, evenly.")
     ] = None,
     out: Annotated[str | None, typer.Option(help="File of points, .jsonl or .parquet; a killed sweep resumes.")] = None,
+    plot: Annotated[str | None, typer.Option(help="Write the frontier charts as NAME-CHART.png or .svg.")] = None,
 ) -> None:
     """Sweep deployments of models on a cluster."""
     from pathlib import Path
@@ -46,6 +47,15 @@ def pareto(
     )
     with sweep_progress() as step:
         sweep = run_sweep(request, out=None if out is None else Path(out), progress=step, **how)
+    if plot is not None:
+        from agent.charts.files import write_pictures
+        from agent.charts.sweep_report import anchors_by_name, frontier_figures
+        from agent.cli.output import note
+
+        anchors = anchors_by_name(how["anchors"])
+        figures = [figure for chart in sweep.charts for figure in frontier_figures(chart, anchors)]
+        for path in write_pictures(figures, Path(plot)):
+            note(f"wrote {path}")
     answer = sweep.as_json()
     if typed["json_output"]:
         print_json(answer)

@@ -39,6 +39,7 @@ def simulate(
     mode: Annotated[str, typer.Option(help="auto, anchored or simulate.")] = "auto",
     anchors: Annotated[str | None, typer.Option(help="Folder or file of anchors to use instead of the cache.")] = None,
     out: Annotated[str | None, typer.Option(help="Write one line a request: .csv or .parquet.")] = None,
+    plot: Annotated[str | None, typer.Option(help="Write latencies and timeline as NAME-FIGURE.png or .svg.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Play a request trace on a deployment, request by request."""
@@ -62,7 +63,7 @@ def simulate(
     }
     options = TraceOptions(trace, slots, think_cap_ms, router, skip_bad_records, answers_return, block_tokens, seed)
     with _progress() as step:
-        answer = simulate_once(fields, options, mode=mode, anchors=anchors, out=out, progress=step)
+        answer = simulate_once(fields, options, mode=mode, anchors=anchors, out=out, plot=plot, progress=step)
     if json_output:
         print_json(answer)
         return

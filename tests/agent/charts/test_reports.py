@@ -97,6 +97,25 @@ def test_pictures_of_a_whole_report(sweep: Path, tmp_path: Path, capsys: pytest.
     assert all(Path(name).read_text(encoding="utf-8").rstrip().endswith("</svg>") for name in files)
 
 
+def test_commands_draw_their_own_answer(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    traffic = "--isl 256 --osl 64 --concurrency 4"
+    deployment = "--model Llama-3.1-8B --gpu MI355X --engine sglang --tp 1"
+    assert run("predict", *deployment.split(), *traffic.split(), "--plot", str(tmp_path / "p.png"), "--json") == 0
+    sweep = "--model Llama-3.1-8B --cluster MI355X:1 --engine sglang --shape 256/64 --concurrency 4 --points 4"
+    assert run("pareto", *sweep.split(), "--plot", str(tmp_path / "s.png"), "--json") == 0
+    trace = tmp_path / "trace.jsonl"
+    rows = [
+        {"timestamp": 500 * n, "input_length": 600 + n, "output_length": 20, "hash_ids": [n, -n - 1]} for n in range(9)
+    ]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    played = ("--trace", str(trace), "--block-tokens", "512", "--plot", str(tmp_path / "t.png"), "--json")
+    assert run("simulate", *deployment.split(), *played) == 0
+    names = {path.name for path in tmp_path.glob("*.png")}
+    assert {"p-deployment-step.png", "p-deployment-timeline.png", "t-trace-ttft.png", "t-trace-load.png"} <= names
+    assert any(name.endswith("-engines.png") for name in names)
+
+
 @pytest.mark.parametrize(
     ("line", "word"),
     [
