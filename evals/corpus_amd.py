@@ -15,7 +15,7 @@ from typing import Any, get_args
 from evals.amd_predict import AmdPredictor, solve_all
 from evals.amd_rows import AmdRow, Assignment, assign, campaign_anchors, cleaning_counts, load_rows
 from evals.corpus import data_dir, parser, run
-from evals.markdown import add_option, with_markdown
+from evals.markdown import add_option, with_targets
 from evals.p3 import score_p3
 from evals.scoring import Option, PairScore, Scored, breakdown, frontier, pair_score, spearman, summary
 from inferasim import InferaSimError, Prediction
@@ -258,7 +258,7 @@ def main() -> int:
     arguments.add_argument("--extra", metavar="FILE", help="more rows of the same format, scored as targets only")
     arguments.add_argument("--law", choices=LAWS, default="combined")
     add_option(arguments)
-    return run(with_markdown(evaluate, "amd"), arguments)
+    return run(with_targets(evaluate, "amd"), arguments)
 
 
 if __name__ == "__main__":

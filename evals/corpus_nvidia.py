@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from evals.corpus import data_dir, parser, run
-from evals.markdown import add_option, with_markdown
+from evals.markdown import add_option, with_targets
 from evals.nvidia_predict import NvidiaPredictor, card_of, solve_all
 from evals.nvidia_rows import (
     RIVAL_FILE,
@@ -315,7 +315,7 @@ def main() -> int:
     arguments.add_argument("--extra", metavar="FILE", help="more rows of the package's format, scored as targets only")
     arguments.add_argument("--law", choices=get_args(WidthLaw), default="combined")
     add_option(arguments)
-    return run(with_markdown(evaluate, "nvidia"), arguments)
+    return run(with_targets(evaluate, "nvidia"), arguments)
 
 
 if __name__ == "__main__":

@@ -71,21 +71,26 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]
     return [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}", *lines, ""] if lines else []
 
 
-def targets(report: Report, wanted: Sequence[Target]) -> list[str]:
+def target_rows(report: Report, wanted: Sequence[Target]) -> list[dict[str, str]]:
     """Each target's figure with the paper's, the rival's, the noise floor and the rule without a model."""
-    rows = [
-        (
-            t.what,
-            beside(report, t.at),
-            t.target or "–",
-            t.paper or "–",
-            *(beside(report, x) for x in (t.rival, t.noise, t.rule)),
-        )
-        for t in wanted
+    return [
+        {
+            "what": one.what,
+            "here": beside(report, one.at),
+            "target": one.target or "–",
+            "paper": one.paper or "–",
+            "rival": beside(report, one.rival),
+            "noise_floor": beside(report, one.noise),
+            "gpu_count_rule": beside(report, one.rule),
+        }
+        for one in wanted
     ]
-    return table(
-        ("what", "here", "target", "paper, its rows", "rival, same rows", "noise floor", "GPU-count rule"), rows
-    )
+
+
+def targets(report: Report, wanted: Sequence[Target]) -> list[str]:
+    """Targets as a table."""
+    columns = ("what", "here", "target", "paper, its rows", "rival, same rows", "noise floor", "GPU-count rule")
+    return table(columns, [tuple(row.values()) for row in target_rows(report, wanted)])
 
 
 def summaries(name: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -173,19 +178,19 @@ def markdown(title: str, report: Report, wanted: Sequence[Target]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def with_markdown(evaluate: Evaluate, corpus: str) -> Evaluate:
-    """The eval of ``amd`` or ``nvidia`` that also writes its report where ``--markdown FILE`` says."""
+def with_targets(evaluate: Evaluate, corpus: str) -> Evaluate:
+    """The eval of ``amd`` or ``nvidia`` with its targets in the report, written where ``--markdown FILE`` says."""
 
     def reported(args: argparse.Namespace) -> Mapping[str, Any]:
-        report = evaluate(args)
+        report, wanted = evaluate(args), targets_of(corpus)
         if args.markdown:
             title = f"Accuracy on public {corpus.upper()} served runs"
-            Path(args.markdown).write_text(markdown(title, report, targets_of(corpus)), encoding="utf-8")
-        return report
+            Path(args.markdown).write_text(markdown(title, report, wanted), encoding="utf-8")
+        return {**report, "targets": target_rows(report, wanted)}
 
     return reported
 
 
 def add_option(arguments: argparse.ArgumentParser) -> None:
-    """The option that :func:`with_markdown` reads."""
+    """The option that :func:`with_targets` reads."""
     arguments.add_argument("--markdown", metavar="FILE", help="write the report as Markdown too")

@@ -15,7 +15,7 @@ from evals.markdown import (
     table,
     targets,
     targets_of,
-    with_markdown,
+    with_targets,
     worst,
 )
 
@@ -94,7 +94,10 @@ def test_an_eval_writes_it_where_asked(tmp_path: Path) -> None:
     def evaluate(args: argparse.Namespace) -> dict[str, Any]:
         return REPORT
 
-    reported = with_markdown(evaluate, "amd")
-    assert reported(argparse.Namespace(markdown=None)) == REPORT
+    reported = with_targets(evaluate, "amd")
+    told = dict(reported(argparse.Namespace(markdown=None)))
+    first = told.pop("targets")[0]
+    assert told == REPORT
+    assert first.keys() == {"what", "here", "target", "paper", "rival", "noise_floor", "gpu_count_rule"}
     reported(argparse.Namespace(markdown=str(tmp_path / "amd.md")))
     assert (tmp_path / "amd.md").read_text().startswith("# Accuracy on public AMD served runs")
