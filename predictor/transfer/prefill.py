@@ -5,18 +5,22 @@ the ratio of simulated work where kernel tables back it; elsewhere its all-reduc
 
     c' = (c − A(w))·w/w' + A(w'),     A(w) = n·2·hidden/B(w)
 
-``A`` is zero on one GPU, which is why some models gain nothing from TP1 to TP2 and halve from there on. Attention DP
-whose ranks prefill one at a time pays a rank's own work whole (:func:`~predictor.transfer.simulated.lone_rank_factor`).
+``A`` is zero on one GPU, which is why some models gain nothing from TP1 to TP2 and halve from there on. A layer waits
+for its busiest expert rank, so the part of a prompt that experts take goes with the busiest rank's rows at both EPs
+(paper §3.1.2; simulated work has them in it). Attention DP whose ranks prefill one at a time pays a rank's own work whole
+(:func:`~predictor.transfer.simulated.lone_rank_factor`).
 """
 
 from dataclasses import replace
 
+from predictor.expert_load import imbalance_at_both
 from predictor.step.model import PrefillCurve
 from predictor.transfer.constants import TransferConstants, default_constants, link_scale
 from predictor.transfer.context import KernelContext
 from predictor.transfer.terms import by_gpus
 
 _ACTIVATION_BYTES = 2.0
+_STEP_TOKENS = 8192.0  # of a full prompt step: the engines' token budgets are 8192 to 16384
 _MAX_ALLREDUCE_SHARE = 0.7  # of a measured cost a token: the rest is computation that took some time
 
 
@@ -42,7 +46,21 @@ def move_per_token(
     here = min(modelled, _MAX_ALLREDUCE_SHARE * per_token_ms)
     scale = here / modelled if modelled else 1.0  # a ladder that shows less than the model says keeps its discount
     there = allreduce_ms_per_token(target, constants) * scale
-    return (per_token_ms - here) * source.gpus / target.gpus + there
+    return ((per_token_ms - here) * source.gpus / target.gpus + there) * busiest_rank_factor(source, target)
+
+
+def busiest_rank_factor(source: KernelContext, target: KernelContext) -> float:
+    """What the busiest expert rank of a full prompt step costs at the target's EP over the anchor's.
+
+    Only the share of the work that experts take is stretched by the rows of the busiest rank over the mean.
+    """
+    moe = source.card.moe
+    if moe is None or source.layout.ep == target.layout.ep:
+        return 1.0
+    from predictor.transfer.simulated import group_share  # kernel models load only where they are needed
+
+    here, there = imbalance_at_both(moe.experts, moe.topk, source.layout.ep, target.layout.ep, _STEP_TOKENS, "prefill")
+    return 1.0 + group_share(source) * (there.i_n / here.i_n - 1.0)
 
 
 def prefill_ratio(

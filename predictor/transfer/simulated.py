@@ -78,6 +78,12 @@ def lone_rank_factor(side: KernelContext) -> float:
     return (own + group / ranks) / plain
 
 
+def group_share(side: KernelContext) -> float:
+    """Share of a prompt's work that the group of ranks shares: experts and collectives."""
+    own, group = _prompt_terms(_kernels(side))
+    return group / (own + group)
+
+
 @lru_cache(maxsize=1024)
 def _prompt_terms(side: KernelContext) -> tuple[float, float]:
     """Work of a full chunk on a rank: its own terms and the group's, us."""
