@@ -37,9 +37,6 @@ from predictor.types import (
 )
 
 METHODS = ("auto", "analytic", "des")
-# Drawn answers of a short run are some percent off their mean, so a cycle may come out below it; far below, the carried
-# time is a faulty run's.
-_LEAST_DECODE_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +226,13 @@ def with_residual(served: Served, anchor: Anchor, deployment: Deployment, worklo
     ttft, tpot = scaled(served.ttft_ms, left.ttft), scaled(served.tpot_ms, left.tpot)
     stretch = 1.0
     if workload.arrival is Arrival.CLOSED:
+        answer = workload.osl_tokens * middle
         cycle_ms = workload.concurrency / served.requests_per_s * 1e3
         added = left.outside_decode_ms
         outside_ms = ttft.mean - served.ttft_ms.mean if added is None else added
-        decode_ms = workload.osl_tokens * middle * tpot.mean
-        longer = cycle_ms + workload.osl_tokens * middle * (tpot.mean - served.tpot_ms.mean) + outside_ms
-        stretch = max(longer, _LEAST_DECODE_SHARE * decode_ms) / cycle_ms
+        # A carried time takes away no more than the target spends outside decode.
+        outside_ms = max(outside_ms, -max(0.0, cycle_ms - answer * served.tpot_ms.mean))
+        stretch = (cycle_ms + answer * (tpot.mean - served.tpot_ms.mean) + outside_ms) / cycle_ms
     return replace(
         served,
         ttft_ms=ttft,

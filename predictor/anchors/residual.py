@@ -9,7 +9,8 @@ less predicted, is ms of the server (front end, first-token path, stalls of a st
 
     δ = (C/rate − n·TPOT)_measured − (C/rate − n·TPOT)_predicted,    C/rate' = C/rate + n·(TPOT' − TPOT) + δ
 
-with n the mean answer. Where only TTFT was recorded, ``δ`` is what it adds to TTFT.
+with n the mean answer. At a target δ takes away no more than is predicted there. Where only TTFT was recorded, δ is
+what it adds to TTFT.
 """
 
 from collections.abc import Callable, Mapping, Sequence

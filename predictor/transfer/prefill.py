@@ -7,8 +7,8 @@ the ratio of simulated work where kernel tables back it; elsewhere its all-reduc
 
 ``A`` is zero on one GPU, which is why some models gain nothing from TP1 to TP2 and halve from there on. A layer waits
 for its busiest expert rank, so the part of a prompt that experts take goes with the busiest rank's rows at both EPs
-(paper §3.1.2; simulated work has them in it). Attention DP whose ranks prefill one at a time pays a rank's own work whole
-(:func:`~predictor.transfer.simulated.lone_rank_factor`).
+(paper §3.1.2; simulated work has them in it). Attention DP whose ranks prefill one at a time pays a rank's own work
+whole (:func:`~predictor.transfer.simulated.lone_rank_factor`).
 """
 
 from dataclasses import replace
