@@ -20,6 +20,8 @@ def register(app: typer.Typer) -> None:
     group.command("export", help="Searches with every trial, as JSON lines, CSV or Parquet.")(export)
     group.command("resume", help="Finish a search that was interrupted or killed.")(resume)
     group.command("diff", help="What differs between two searches.")(diff)
+    group.command("backup", help="Copy the whole ledger to a file while it is in use.")(back_up)
+    group.command("restore", help="Make a new ledger of a backup.")(restore)
     app.add_typer(group, name="ledger")
 
 
@@ -229,3 +231,32 @@ def diff(
                 ["field", str(search_a), str(search_b)],
                 [[row["field"], row["before"], row["after"]] for row in rows],
             )
+
+
+def back_up(
+    file: Annotated[str, typer.Argument(help="File to write; it must not exist.")],
+    ledger: Url = None,
+) -> None:
+    """Copy the whole ledger to a file while it is in use."""
+    from pathlib import Path
+
+    from agent.cli.output import note
+    from agent.tune import default_ledger
+    from ledger.backup import backup
+
+    backup(ledger or default_ledger(), Path(file))
+    note(f"backup in {file}")
+
+
+def restore(
+    file: Annotated[str, typer.Argument(help="A backup.")],
+    ledger: Annotated[str, typer.Option("--ledger", help="New file, or postgresql:// URL of an empty database.")],
+) -> None:
+    """Make a new ledger of a backup."""
+    from pathlib import Path
+
+    from agent.cli.output import note
+    from ledger.backup import restore as make
+
+    make(Path(file), ledger)
+    note(f"restored to a new ledger from {file}")

@@ -104,21 +104,23 @@ async def whole(state: State, search_id: int) -> SearchView:
     """A search; one that has ended comes with the launch commands of its best trial."""
     view = await state.views.get(search_id)
     if view.ended and view.best is not None and not view.extra:
-        view.extra = {"launch": [], "benchmark": None, "launch_notes": []}
-        try:
-            view.extra = await state.calls.run(questions.launch, state.settings, search_id, view.best.index)
-        except Exception:
-            view.extra = {}
-            raise
-        view.version += 1
+        async with view.lock:
+            if not view.extra:
+                view.extra = await state.calls.run(questions.launch, state.settings, search_id, view.best.index)
+                view.version += 1
     return view
 
 
 @router.get("/searches/{search_id}", response_model=dict[str, Any])
 async def search(search_id: Id, state: ServiceState, _caller: Reader) -> Response:
     """One search: its request, its state, what was refused and why, its best trial and how to launch it."""
-    view = await whole(state, search_id)
-    return Response(view.body(), media_type="application/json")
+    body = state.views.final(search_id)
+    if body is None:
+        view = await whole(state, search_id)
+        body = view.body()
+        if view.ended and view.stored.end is not None:
+            state.views.keep_final(view)
+    return Response(body, media_type="application/json")
 
 
 @router.get(

@@ -151,11 +151,11 @@ def operations() -> Any:
     return router
 
 
-def respond(request: Request, problem: Problem) -> Response:
+async def respond(request: Request, problem: Problem) -> Response:
     """A problem as JSON for programs, as a page for people."""
     request_id = getattr(request.state, "request_id", None)
     if not request.url.path.startswith("/v1/") and "text/html" in request.headers.get("accept", ""):
-        return error_page(request, problem, request_id)
+        return await error_page(request, problem, request_id)
     return problem_response(problem, request_id)
 
 
@@ -171,14 +171,14 @@ async def expected(request: Request, error: Exception) -> Response:
         return await unexpected(request, error)
     if problem.status >= 500:
         log().error("failed", error=str(error))
-    return respond(request, problem)
+    return await respond(request, problem)
 
 
 async def http_error(request: Request, error: Exception) -> Response:
     """What the framework raises: no such route, not this method, a body that is too large."""
     assert isinstance(error, HTTPException)
     problem = of_status(error.status_code, str(error.detail))
-    return respond(request, Problem(problem.status, problem.kind, problem.detail, dict(error.headers or {})))
+    return await respond(request, Problem(problem.status, problem.kind, problem.detail, dict(error.headers or {})))
 
 
 async def invalid(request: Request, error: Exception) -> Response:
@@ -190,10 +190,10 @@ async def invalid(request: Request, error: Exception) -> Response:
     ][:20]
     first = errors[0] if errors else {"field": "body", "message": "malformed"}
     problem = Problem(422, "bad-input", f"{first['field']}: {first['message']}", more={"errors": errors})
-    return respond(request, problem)
+    return await respond(request, problem)
 
 
 async def unexpected(request: Request, error: Exception) -> Response:
     """A bug: named as one, told apart in the log by the request's id."""
     log().error("internal_error", exc_info=error)
-    return respond(request, INTERNAL)
+    return await respond(request, INTERNAL)

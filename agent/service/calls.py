@@ -21,8 +21,8 @@ class Calls:
 
     def __init__(self, count: int, timeout_s: float) -> None:
         self._count, self._timeout_s = count, timeout_s
-        self._pool = self._made()
         self._waiting = 0
+        self._start()
 
     async def run(self, act: Callable[..., Value], *arguments: Any) -> Value:
         """The answer, or what ``act`` raises."""
@@ -31,6 +31,8 @@ class Calls:
         self._waiting += 1
         pool = self._pool
         try:
+            await asyncio.shield(self._warm)  # a process that is only starting is not too slow
+            pool = self._pool
             future = pool.submit(act, *arguments)
             return await asyncio.wait_for(asyncio.wrap_future(future), self._timeout_s)
         except TimeoutError:
@@ -51,13 +53,14 @@ class Calls:
         else:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _made(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self._count, mp_context=get_context("spawn"), initializer=_prepare)
+    def _start(self) -> None:
+        self._pool = ProcessPoolExecutor(self._count, mp_context=get_context("spawn"), initializer=_prepare)
+        self._warm = asyncio.wrap_future(self._pool.submit(os.getpid))
 
     def _replace(self, pool: ProcessPoolExecutor) -> None:
         if pool is self._pool:
             log().warning("calls_replaced")
-            self._pool = self._made()
+            self._start()
             self._end(pool)
 
     def _end(self, pool: ProcessPoolExecutor) -> None:

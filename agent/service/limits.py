@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+DRAINED = 4  # times the limit: read and dropped, so that a sender hears the answer rather than a reset connection
 MOST_CALLERS = 10_000  # remembered at once; the longest silent is forgotten first
 
 
@@ -61,17 +62,17 @@ class BodyLimit:
             return
         limit = self._limit(scope["path"])
         stated = dict(scope["headers"]).get(b"content-length", b"")
-        seen = int(stated) if stated.isdigit() else 0
+        seen, refused = 0, stated.isdigit() and int(stated) > limit
 
         async def counted() -> Message:
-            nonlocal seen
-            if seen > limit:
-                raise TooLarge(limit)
-            message = await receive()
-            if not stated.isdigit():
+            nonlocal seen, refused
+            while True:
+                message = await receive()
                 seen += len(message.get("body", b""))
-                if seen > limit:
+                refused = refused or seen > limit
+                if not refused:
+                    return message
+                if not message.get("more_body", False) or seen > DRAINED * limit:
                     raise TooLarge(limit)
-            return message
 
         await self._app(scope, counted, send)

@@ -1,8 +1,9 @@
 """What the routes of one service process share."""
 
+import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -59,13 +60,13 @@ class State:
     stopping: bool = False
     _known: OrderedDict[str, tuple[float, Token | None]] = field(default_factory=OrderedDict)
 
-    def token(self, text: str) -> Token | None:
+    async def token(self, text: str) -> Token | None:
         """A token's caller, looked up at most every :data:`TOKEN_AGE_S`; unknown ones are remembered too."""
         now_s = time.monotonic()
         held = self._known.get(text)
         if held is not None and now_s - held[0] < TOKEN_AGE_S:
             return held[1]
-        found = self.tokens.find(text)
+        found = await asyncio.to_thread(self.tokens.find, text)
         self._known[text] = (now_s, found)
         while len(self._known) > MOST_TOKENS:
             self._known.popitem(last=False)
@@ -78,23 +79,28 @@ def state_of(request: Request) -> State:
     return found
 
 
-def caller_of(request: Request, state: State) -> Caller | None:
+async def current_state(request: Request) -> State:
+    """The same as a dependency; async, because the framework sends a plain function to a thread for each request."""
+    return state_of(request)
+
+
+async def caller_of(request: Request, state: State) -> Caller | None:
     """Who sends a request; None where a token is needed and none that is valid came."""
     if not state.settings.tokens:
         return LOCAL
     scheme, _, text = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not text:
         text = request.cookies.get(COOKIE, "")
-    token = state.token(text.strip()) if 0 < len(text) <= 200 else None
+    token = await state.token(text.strip()) if 0 < len(text) <= 200 else None
     return None if token is None else Caller(token.name, frozenset(token.scopes))
 
 
-def allowed(scope: str, write: bool = False) -> Callable[[Request], Caller]:
+def allowed(scope: str, write: bool = False) -> Callable[[Request], Awaitable[Caller]]:
     """A dependency: the caller, who may do what ``scope`` names and has not asked too often."""
 
-    def check(request: Request) -> Caller:
+    async def check(request: Request) -> Caller:
         state = state_of(request)
-        caller = caller_of(request, state)
+        caller = await caller_of(request, state)
         if caller is None:
             raise Failed(
                 Problem(
@@ -116,7 +122,7 @@ def allowed(scope: str, write: bool = False) -> Callable[[Request], Caller]:
     return check
 
 
-ServiceState = Annotated[State, Depends(state_of)]
+ServiceState = Annotated[State, Depends(current_state)]
 Reader = Annotated[Caller, Depends(allowed("read"))]
 Tuner = Annotated[Caller, Depends(allowed("tune", write=True))]
 Admin = Annotated[Caller, Depends(allowed("admin", write=True))]

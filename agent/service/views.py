@@ -19,7 +19,8 @@ from levers.objectives import Direction, objective
 
 FRESH_S = 0.25  # how old an answer about a running search may be
 HEARTBEAT_S = 15.0  # a comment on a silent stream, so that proxies keep it open
-MOST_VIEWS, MOST_TRIALS = 128, 200_000  # held at once
+MOST_VIEWS, MOST_TRIALS = 32, 20_000  # held at once: some 5 kB a trial
+MOST_BODIES = 2_000  # answers about searches that have ended: some 5 kB each
 HYPOTHESES = ("plan", "scratchpad", "summary", "llm_end")  # notes that say what is believed, for the stream
 
 
@@ -180,8 +181,19 @@ class Views:
     def __init__(self, ledger: Ledger, queue: Queue) -> None:
         self._ledger, self._queue = ledger, queue
         self._views: OrderedDict[int, SearchView] = OrderedDict()
+        self._bodies: OrderedDict[int, bytes] = OrderedDict()
         self._making = asyncio.Lock()
         self.streams = 0
+
+    def final(self, search_id: int) -> bytes | None:
+        """The answer about a search that has ended, if it was asked for before."""
+        return self._bodies.get(search_id)
+
+    def keep_final(self, view: SearchView) -> None:
+        """Keep the answer about a search that has ended: it never changes."""
+        self._bodies[view.search_id] = view.body()
+        while len(self._bodies) > MOST_BODIES:
+            self._bodies.popitem(last=False)
 
     async def get(self, search_id: int) -> SearchView:
         """A search, at most :data:`FRESH_S` old. Raises UnknownSearch."""

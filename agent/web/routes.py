@@ -65,14 +65,14 @@ def plain(value: object) -> str:
     return " + ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def page(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
+async def page(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
     """A page with the reader's CSRF token in its forms."""
     state = state_of(request)
     token = request.cookies.get(CSRF_COOKIE) or ""
     fresh = len(token) < 20
     if fresh:
         token = secrets.token_urlsafe(24)
-    caller = caller_of(request, state)
+    caller = await caller_of(request, state)
     shown = {
         "csrf": token,
         "caller": caller,
@@ -87,20 +87,20 @@ def page(request: Request, name: str, status: int = 200, **values: Any) -> HTMLR
     return response
 
 
-def error_page(request: Request, problem: Problem, request_id: str | None) -> Response:
+async def error_page(request: Request, problem: Problem, request_id: str | None) -> Response:
     """A problem as a page; who needs a token is led to where to give one."""
     if problem.kind == "unauthenticated" and request.method == "GET":
         return RedirectResponse(f"/login?next={quote(request.url.path)}", 303)
     body = problem.as_json(request_id)
-    response = page(request, "error.html", problem.status, problem=body)
+    response = await page(request, "error.html", problem.status, problem=body)
     response.headers.update(problem.headers)
     return response
 
 
-def reader(request: Request, scope: str = "read") -> Caller:
+async def reader(request: Request, scope: str = "read") -> Caller:
     """The caller of a page."""
     state = state_of(request)
-    caller = caller_of(request, state)
+    caller = await caller_of(request, state)
     if caller is None:
         raise Failed(Problem(401, "unauthenticated", "give a token first"))
     request.state.caller = caller.name
@@ -133,15 +133,15 @@ async def form_of(request: Request) -> dict[str, list[str]]:
 @router.get("/")
 async def home(request: Request) -> Response:
     """Ask in words, and the newest searches."""
-    reader(request)
+    await reader(request)
     rows = await asyncio.to_thread(search_rows, state_of(request), 20, None, None)
-    return page(request, "home.html", rows=rows, text="", problem=None)
+    return await page(request, "home.html", rows=rows, text="", problem=None)
 
 
 @router.post("/ask")
 async def ask(request: Request) -> Response:
     """Read the words and show what was understood, to be corrected."""
-    reader(request)
+    await reader(request)
     fields = await form_of(request)
     text = fields.get("text", [""])[0]
     state = state_of(request)
@@ -149,22 +149,22 @@ async def ask(request: Request) -> Response:
         reading = await state.calls.run(questions.read_text, text)
     except InferaSimError as error:
         rows = await asyncio.to_thread(search_rows, state, 20, None, None)
-        return page(request, "home.html", 422, rows=rows, text=text, problem=said(error))
+        return await page(request, "home.html", 422, rows=rows, text=text, problem=said(error))
     values = forms.from_reading(reading)
-    return page(request, "form.html", text=text, reading=reading, problem=None, **forms.context(values))
+    return await page(request, "form.html", text=text, reading=reading, problem=None, **forms.context(values))
 
 
 @router.get("/new")
 async def new(request: Request) -> Response:
     """The typed form."""
-    reader(request)
-    return page(request, "form.html", text="", reading=None, problem=None, **forms.context(dict(forms.DEFAULTS)))
+    await reader(request)
+    return await page(request, "form.html", text="", reading=None, problem=None, **forms.context(dict(forms.DEFAULTS)))
 
 
 @router.post("/new")
 async def submit(request: Request) -> Response:
     """Submit the typed form; one with a fault comes back with what was typed."""
-    caller = reader(request, "tune")
+    caller = await reader(request, "tune")
     fields = await form_of(request)
     state = state_of(request)
     values = {name: fields.get(name, [""])[0].strip() for name in forms.DEFAULTS}
@@ -175,7 +175,7 @@ async def submit(request: Request) -> Response:
         job, fresh, _ = await state.calls.run(questions.submit_tune, state.settings, typed, "", False, asked)
     except (InferaSimError, Failed) as error:
         shown = forms.context(values)
-        return page(request, "form.html", 422, text="", reading=None, problem=said(error), **shown)
+        return await page(request, "form.html", 422, text="", reading=None, problem=said(error), **shown)
     if fresh:
         state.metrics.submitted.labels("tune").inc()
         state.pool.wake()
@@ -194,17 +194,17 @@ def said(error: Exception) -> str:
 @router.get("/searches/{search_id}")
 async def search(request: Request, search_id: Id, every: Annotated[bool, Query(alias="all")] = False) -> Response:
     """A search as it runs and when it has ended."""
-    reader(request)
+    await reader(request)
     view = await whole(state_of(request), search_id)
-    return page(request, "search.html", **shown_search(view, every))
+    return await page(request, "search.html", **shown_search(view, every))
 
 
 @router.get("/searches/{search_id}/live")
 async def live(request: Request, search_id: Id, every: Annotated[bool, Query(alias="all")] = False) -> Response:
     """The part of the page that changes, for the script."""
-    reader(request)
+    await reader(request)
     view = await whole(state_of(request), search_id)
-    return page(request, "live.html", **shown_search(view, every))
+    return await page(request, "live.html", **shown_search(view, every))
 
 
 def shown_search(view: SearchView, every: bool) -> dict[str, Any]:
@@ -234,11 +234,12 @@ def shown_search(view: SearchView, every: bool) -> dict[str, Any]:
         "refused": refusals(view.trials),
         "refused_count": len(view.trials) - view.legal,
         "hypotheses": [one for one in view.events if one.name == "hypothesis"],
-        "extra": view.extra,
+        "extra": view.extra or NOT_YET,
         "figures": [(name, label) for name, label in FIGURES if name != goal.name],
     }
 
 
+NOT_YET: Mapping[str, Any] = {"launch": [], "benchmark": None, "launch_notes": []}
 FIGURES = (
     ("output_tok_s_per_gpu", "output tok/s per GPU"),
     ("interactivity_tok_s_user", "tok/s per user"),
@@ -286,18 +287,18 @@ async def compare(
     metric: Annotated[str | None, Query(max_length=60)] = None,
 ) -> Response:
     """Two trials, term by term."""
-    reader(request)
+    await reader(request)
     state = state_of(request)
     view = await state.views.get(search_id)
     names = f"{search_id}:{a}", f"{search_id}:{b}"
     answer = await state.calls.run(questions.explain, state.settings, *names, metric)
-    return page(request, "compare.html", view=view, answer=answer, a=a, b=b)
+    return await page(request, "compare.html", view=view, answer=answer, a=a, b=b)
 
 
 @router.post("/searches/{search_id}/cancel")
 async def cancel(request: Request, search_id: Id) -> Response:
     """Stop a search."""
-    caller = reader(request, "tune")
+    caller = await reader(request, "tune")
     await form_of(request)
     state = state_of(request)
     job = await asyncio.to_thread(state.queue.of_search, search_id)
@@ -313,7 +314,7 @@ async def cancel(request: Request, search_id: Id) -> Response:
 @router.get("/login")
 async def login(request: Request, next: Annotated[str, Query(max_length=200)] = "/") -> Response:
     """Where a browser gives its token."""
-    return page(request, "login.html", next=inside(next), problem=None)
+    return await page(request, "login.html", next=inside(next), problem=None)
 
 
 @router.post("/login")
@@ -327,7 +328,7 @@ async def log_in(request: Request) -> Response:
         raise Failed(Problem(429, "too-many-requests", "too many tries; wait a moment", {"Retry-After": "10"}))
     found = await asyncio.to_thread(state.tokens.find, token) if 0 < len(token) <= 200 else None
     if found is None:
-        return page(request, "login.html", 401, next=target, problem="this token is unknown or was revoked")
+        return await page(request, "login.html", 401, next=target, problem="this token is unknown or was revoked")
     response = RedirectResponse(target, 303)
     secure = state.settings.secure_cookies
     response.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=secure)
@@ -358,14 +359,14 @@ def inside(target: str) -> str:
 @router.get("/docs")
 async def docs(request: Request) -> Response:
     """The OpenAPI document for people, without a script of another site."""
-    reader(request)
+    await reader(request)
     document: Mapping[str, Any] = request.app.openapi()
     operations = [
         {"path": path, "method": method.upper(), **operation}
         for path, methods in document["paths"].items()
         for method, operation in methods.items()
     ]
-    return page(request, "api.html", operations=operations, schemas=document["components"]["schemas"])
+    return await page(request, "api.html", operations=operations, schemas=document["components"]["schemas"])
 
 
 @router.get("/static/{name}")

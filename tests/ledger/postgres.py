@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 VARIABLE = "INFERASIM_TEST_POSTGRES"
@@ -22,12 +23,46 @@ class NoServer(Exception):
     """Why no server can be had; the reason of the visible skip."""
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """A server of the tests' own, which may be stopped and started."""
+
+    programs: Path
+    owner: pwd.struct_passwd | None
+    folder: Path
+    port: int
+
+    @property
+    def url(self) -> str:
+        """Its maintenance database."""
+        return f"postgresql://tests@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        settings = f"-p {self.port} -c listen_addresses=127.0.0.1 -k {self.folder} -c fsync=off -c max_connections=40"
+        self._control("-l", self.folder / "log", "-o", settings, "-w", "start")
+
+    def stop(self) -> None:
+        """Stop it as a power cut would."""
+        self._control("-m", "immediate", "-w", "stop")
+
+    def _control(self, *command: object) -> None:
+        _run(self.owner, self.folder, self.programs / "pg_ctl", "-D", self.folder / "data", *command)
+
+
 @contextmanager
 def server() -> Iterator[str]:
     """URL of a server's maintenance database, in which databases may be created."""
     if given := os.environ.get(VARIABLE):
         yield given
         return
+    with cluster() as found:
+        yield found.url
+
+
+@contextmanager
+def cluster() -> Iterator[Cluster]:
+    """A running server of the tests' own."""
     programs = _programs()
     owner = _owner()
     folder = Path(tempfile.mkdtemp(prefix="inferasim-postgres-"))
@@ -36,13 +71,12 @@ def server() -> Iterator[str]:
             os.chown(folder, owner.pw_uid, owner.pw_gid)
         data = folder / "data"
         _run(owner, folder, programs / "initdb", "-D", data, "-U", "tests", "-A", "trust", "-N", "--locale=C.UTF-8")
-        port = _free_port()
-        settings = f"-p {port} -c listen_addresses=127.0.0.1 -k {folder} -c fsync=off -c max_connections=40"
-        _run(owner, folder, programs / "pg_ctl", "-D", data, "-l", folder / "log", "-o", settings, "-w", "start")
+        made = Cluster(programs, owner, folder, _free_port())
+        made.start()
         try:
-            yield f"postgresql://tests@127.0.0.1:{port}/postgres"
+            yield made
         finally:
-            _run(owner, folder, programs / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+            made.stop()
     finally:
         shutil.rmtree(folder)
 

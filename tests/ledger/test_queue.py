@@ -1,7 +1,7 @@
 """What the queue promises on every back end: order, fairness, leases in one clock, and no writing without a lease."""
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -193,25 +193,18 @@ def test_claimers_at_once_share_out_every_job_once(many: str) -> None:
     """Four processes' worth of claims: no job is lost and none is claimed twice."""
     with open_ledger(many) as book:
         expected = {put(Queue(book), f"caller {number % 3}", number=number).job_id for number in range(24)}
-    claimed: list[int] = []
-    failures: list[BaseException] = []
 
-    def work() -> None:
-        try:
-            with open_ledger(many) as book:
-                jobs = Queue(book)
-                while job := jobs.claim("w"):
-                    claimed.append(job.job_id)
-                    jobs.finish(job, "done")
-        except BaseException as error:
-            failures.append(error)
+    def work(_number: int) -> list[int]:
+        claimed = []
+        with open_ledger(many) as book:
+            jobs = Queue(book)
+            while job := jobs.claim("w"):
+                claimed.append(job.job_id)
+                jobs.finish(job, "done")
+        return claimed
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(4) as pool:
+        claimed = [job_id for found in pool.map(work, range(4)) for job_id in found]
     assert sorted(claimed) == sorted(expected)
 
 

@@ -57,6 +57,7 @@ def environment(home: Path) -> dict[str, str]:
 @contextmanager
 def service(home: Path, ledger: str, *options: str, **settings: object) -> Iterator[Served]:
     """A service on ``ledger``; keyword arguments are settings, given through the environment."""
+    settings = {"call_timeout_s": 600} | settings  # a busy machine fails no test
     given = {f"INFERASIM_SERVE_{name.upper()}": str(value) for name, value in settings.items()}
     process = subprocess.Popen(
         command("serve", "--port", "0", "--ledger", ledger, *options),
