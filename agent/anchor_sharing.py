@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from agent.anchor_store import MANIFEST, anchor_text, kernel_set, write_whole
+from agent.anchor_store import MANIFEST, anchor_text, file_name, kernel_set, write_whole
 from predictor.anchors.schema import Anchor, parse_anchor
 from predictor.errors import BadFile, BadInput
 
@@ -38,7 +38,7 @@ def export(anchors: Sequence[Anchor], target: Path, signed_off_by: str = "") -> 
     if len(set(names)) < len(names):
         doubled = sorted(name for name in set(names) if names.count(name) > 1)
         raise BadInput(f"two anchors are named {doubled[0]!r}: export them apart")
-    members = {f"{one.name}.json": anchor_text(one) for one in anchors}
+    members = {file_name(one): anchor_text(one) for one in anchors}
     members[MANIFEST] = manifest(anchors, signed_off_by)
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise BadInput(f"{target}: exists; name a new file or an empty folder")

@@ -19,6 +19,7 @@ from predictor.errors import BadInput
 WIDTHS = ("tp", "ep", "attn_dp", "dcp")
 MANIFEST = "manifest.json"
 REPLACED = "replaced"
+MOST_NAME_BYTES = 200  # file systems take 255, and what is replaced gets a longer name
 
 
 def kernel_set(signature: Signature) -> str:
@@ -48,6 +49,18 @@ def _stated(anchor: Anchor) -> dict[str, object]:
         "prefix_cache_off": anchor.provenance.prefix_cache_off,
     }
     return stated
+
+
+def file_name(anchor: Anchor) -> str:
+    """The anchor's file; a name that is no plain file name is refused, so that a file can point nowhere else."""
+    name = anchor.name
+    plain = name.isprintable() and not name.startswith(".") and not set(name) & set("/\\:")
+    if not name or not plain or len(name.encode("utf-8", "replace")) > MOST_NAME_BYTES:
+        raise BadInput(
+            f"name {name[:40]!r}: must be a plain file name of at most {MOST_NAME_BYTES} bytes, "
+            "without /, \\ and :, and not begin with a dot"
+        )
+    return f"{name}.json"
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -89,7 +102,7 @@ class Store:
 
     def save(self, anchor: Anchor, *, replace: bool = False) -> Path:
         """Keep an anchor; refuses to shadow one of the same kernel set and width silently."""
-        path = self.folder / f"{anchor.name}.json"
+        path = self.folder / file_name(anchor)
         for held, other in self.same_pair(anchor.signature):
             if other.content_hash == anchor.content_hash:
                 return held

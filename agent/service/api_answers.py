@@ -13,7 +13,7 @@ from predictor.types import Dtype
 
 router = APIRouter(prefix="/v1")
 RAW_JSON = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}}
-RAW_TRACE = {"requestBody": {"required": True, "content": {"application/x-ndjson": {"schema": {"type": "string"}}}}}
+RAW_TRACE = {"requestBody": {"required": True, "content": {"text/plain": {"schema": {"type": "string"}}}}}
 
 
 @router.post("/predict")

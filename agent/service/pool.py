@@ -58,8 +58,9 @@ class WorkerPool:
             [sys.executable, "-m", "agent.service.worker"],
             stdin=subprocess.PIPE,
             text=True,
-            # A terminal's Ctrl-C is for the service process, which then stops its workers in order.
-            start_new_session=True,
+            # A terminal's Ctrl-C is for the service process, which then stops its workers in order. A group, not a
+            # session, of their own: Linux weighs sessions against each other, and niceness within one.
+            process_group=0,
         )
         assert process.stdin is not None
         with contextlib.suppress(OSError):

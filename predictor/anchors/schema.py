@@ -263,6 +263,8 @@ def parse_anchor(text: str, origin: str) -> Anchor:
         raw = json.loads(text)
     except json.JSONDecodeError as error:
         raise BadFile(f"{origin}: line {error.lineno} column {error.colno}: not JSON ({error.msg})") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists in lists without end
+        raise BadFile(f"{origin}: not an anchor ({error})") from None
     if not isinstance(raw, dict):
         raise BadFile(f"{origin}: expected one JSON object, found {type(raw).__name__}")
     raw = migrated(raw, SCHEMA_VERSION, origin)

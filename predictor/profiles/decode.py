@@ -4,6 +4,7 @@ Plain dataclasses and this module cost a tenth of the start-up time of a validat
 command reads a few profiles and anchors. A range is written beside the type: ``Annotated[float, (">", 0)]``.
 """
 
+import sys
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
@@ -98,7 +99,8 @@ def _tuple(kinds: tuple[Any, ...], value: object, where: str) -> tuple[Any, ...]
 
 def _scalar(kind: Any, value: object, where: str) -> Any:
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return _checked(abs(value) < float("inf"), float(value), where, "a finite number")
+        fits = abs(value) <= sys.float_info.max  # false for NaN, and for an integer past every double
+        return float(_checked(fits, value, where, "a finite number"))
     if kind is int and isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(kind, type) and issubclass(kind, StrEnum):

@@ -1,6 +1,7 @@
 """Typed access to the fields of one trace record, and what can be wrong with it."""
 
 import math
+import sys
 from enum import StrEnum
 from typing import Any
 
@@ -70,7 +71,7 @@ class Record:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise Bad(BadRecord.WRONG_TYPE, f"{name!r} is a number, found {value!r}")
-        if not math.isfinite(value):
+        if abs(value) > sys.float_info.max or not math.isfinite(value):  # an integer may be past every double
             raise Bad(BadRecord.NOT_FINITE, f"{name!r} is {value!r}")
         return value
 

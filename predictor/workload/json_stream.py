@@ -87,6 +87,7 @@ def _reject(constant: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_reject)
+_TOO_DEEP = "not a record: lists or objects lie too deep in one another"
 
 
 def _json_lines(first: str, rest: Iterator[str], line: int) -> Iterator[Document]:
@@ -106,6 +107,8 @@ def _decode_line(text: str, line: int, last: bool) -> Document:
         return Document(line, fault=f"not JSON: {broken.msg} at column {broken.colno}", kind=kind)
     except ValueError as broken:
         return Document(line, fault=str(broken), kind=Fault.NOT_FINITE)
+    except RecursionError:
+        return Document(line, fault=_TOO_DEEP, kind=Fault.NOT_JSON)
 
 
 def _runs_out(broken: json.JSONDecodeError, text: str) -> bool:
@@ -182,5 +185,7 @@ class _Buffer:
                 return Document(where, fault=f"not JSON: {broken.msg}", kind=kind, resumable=False)
             except ValueError as broken:
                 return Document(start, fault=str(broken), kind=Fault.NOT_FINITE, resumable=False)
+            except RecursionError:
+                return Document(start, fault=_TOO_DEEP, kind=Fault.NOT_JSON, resumable=False)
             self.skip(end - self.at)
             return Document(start, value)

@@ -17,6 +17,8 @@ def load_json(text: str, origin: str) -> object:
         value: object = json.loads(text, parse_constant=lambda word: _not_a_number(word, origin))
     except json.JSONDecodeError as error:
         raise BadFile(f"{origin}: {_fault(text, error)}") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists in lists without end
+        raise BadFile(f"{origin}: not readable as JSON ({error})") from None
     return value
 
 

@@ -148,7 +148,8 @@ def test_fuzzed_uploads_are_refused_whole_or_kept_whole(idle: Served, home: Path
         answer = clients[number % len(clients)].post(path, content=body, headers={"content-type": "application/json"})
         return path.partition("?")[0], answer.status_code, answer.text
 
-    clients = [idle.client() for _ in range(2)]
+    # Connections of their own: one that waits for its turn on a slow machine is closed by the service meanwhile.
+    clients = [idle.client(limits=httpx.Limits(max_keepalive_connections=0)) for _ in range(2)]
     before = stored(home)
     try:
         with ThreadPoolExecutor(len(clients)) as pool:
@@ -197,6 +198,31 @@ def test_a_valid_anchor_is_kept_once_and_found(idle: Served, home: Path) -> None
         assert refused.status_code == 422
         assert "already holds this kernel set" in refused.json()["detail"]
         assert str(home) not in refused.text
+
+
+@pytest.mark.parametrize("name", ["../outside", "a/b", "..", ".hidden", "C:x", "a\\b", "x" * 300, "a\nb", ""])
+def test_an_anchors_name_points_nowhere_else(idle: Served, home: Path, name: str) -> None:
+    body = json.loads(anchor_text(bundled_anchors()[1])) | {"name": name}
+    before = sorted(home.rglob("*.json"))
+    with idle.client() as client:
+        answer = client.post("/v1/anchors", content=json.dumps(body))
+    assert answer.status_code == 422
+    assert "name" in answer.json()["detail"]
+    assert sorted(home.rglob("*.json")) == before
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["[" * 100_000, '{"a":' * 50_000, '{"name": ' + "9" * 5000 + "}", '{"name": ' + "9" * 400 + "}"],
+)
+def test_json_that_breaks_readers_is_refused(idle: Served, body: str) -> None:
+    query = "/v1/simulate?model=Llama-3.1-8B&gpu=MI355X&engine=sglang&block_tokens=16"
+    record = '{"timestamp": ' + "9" * 400 + ', "input_length": 3, "output_length": 2, "hash_ids": [1]}'
+    with idle.client() as client:
+        for path, content in (("/v1/anchors", body), (query, body), (query, record)):
+            answer = client.post(path, content=content)
+            assert answer.status_code == 422, answer.text
+            assert answer.json()["type"] == "urn:inferasim:problem:bad-input"
 
 
 @pytest.mark.parametrize("path", ["/v1/anchors", "/v1/simulate?model=Llama-3.1-8B&gpu=MI355X&engine=sglang"])
