@@ -213,7 +213,7 @@ def test_an_anchors_name_points_nowhere_else(idle: Served, home: Path, name: str
 
 @pytest.mark.parametrize(
     "body",
-    ["[" * 100_000, '{"a":' * 50_000, '{"name": ' + "9" * 5000 + "}", '{"name": ' + "9" * 400 + "}"],
+    ["[" * 100_000, '{"a":' * 30_000, '{"name": ' + "9" * 5000 + "}", '{"name": ' + "9" * 400 + "}"],
 )
 def test_json_that_breaks_readers_is_refused(idle: Served, body: str) -> None:
     query = "/v1/simulate?model=Llama-3.1-8B&gpu=MI355X&engine=sglang&block_tokens=16"

@@ -17,10 +17,10 @@ from tests.ledger import postgres
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of a few megabytes."""
+    """A real file system, small, but with room for the write-ahead log of a search."""
     folder = tmp_path / "small"
     folder.mkdir()
-    line = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    line = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(line, check=False, capture_output=True).returncode != 0:
         pytest.skip("a small file system cannot be mounted here: needs root")
     yield folder
