@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -176,7 +176,9 @@ def stop(process: subprocess.Popen[bytes]) -> None:
             continue
         if not group_alive(process.pid):
             break
-    process.poll()
+    # A leader whose other threads are still ending looks ended and cannot be reaped yet.
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(TERM_WAIT_S)
     if interrupted is not None:
         raise interrupted
 
