@@ -5,7 +5,7 @@ chart, measured frontier points that the predicted frontier keeps, throughput pe
 whether splitting prefill from decode pays, by latency tier. Anchor rows take part as measured (an operator has them);
 ``anchors_left_out`` is the paper's own protocol, without them. Charts that hold anchors alone do not count.
 ``mi355x_without_dsr1``: the paper's GPU without DeepSeek-R1, which it does not report and whose colocated anchor is of
-another build than its splits.
+another build than its splits. ``papers_models``: the eight charts of its InferenceX rows.
 ``throughput_lost_pct``: what a configuration of the predicted frontier gives per GPU below the best one that serves
 users as fast. ``picked_by_prediction``: what choosing for a speed by predictions alone costs. Sources:
 ``docs/corpora.md``.
@@ -31,6 +31,9 @@ PAPER = {
     "throughput_lost_pct": {"p50": 0.0, "p90": 0.7},
     "tier_decisions": {"right": 42, "total": 48},
 }
+# Its InferenceX charts alone (Table 13), and the models they hold; it names the GPU and models, not the rows.
+PAPER_INFERENCEX = {"charts": 8, "points": 262, "spearman_median": 0.99, "frontier_hit_pct": 82.3}
+PAPER_MODELS = {"dsv4", "glm5", "minimaxm3", "qwen3.5"}
 TIER_RULE = "interactivity alone (the corpus has no TTFT), without drafters, all engines of a GPU, model and shape"
 
 
@@ -48,6 +51,11 @@ def tier_decisions(every: Sequence[Candidate]) -> dict[str, Any]:
         "right_if_always": {kind: sum(d.measured == kind for d in told) for kind in ("colocated", "split")},
         "with_drafters": _counted(with_drafters),
     }
+
+
+def of_the_paper(candidate: Candidate) -> bool:
+    """Whether a row is of the GPU and models that the paper's InferenceX charts hold."""
+    return candidate.gpu == "mi355x" and candidate.model in PAPER_MODELS
 
 
 def _whole(every: Sequence[Candidate]) -> dict[str, Any]:
@@ -69,6 +77,11 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
         "colocated": score_charts([c for c in every if not c.split]),
         "anchors_left_out": _whole(targets),
         "mi355x_without_dsr1": _whole([c for c in every if c.gpu == "mi355x" and c.model != "dsr1"]),
+        "papers_models": {
+            **_whole([c for c in every if of_the_paper(c)]),
+            "anchors_left_out": _whole([c for c in targets if of_the_paper(c)]),
+            "paper": PAPER_INFERENCEX,
+        },
         "by_gpu": {gpu: score_charts([c for c in every if c.gpu == gpu]) for gpu in sorted({c.gpu for c in every})},
         "refused": score.refused,
         "paper": PAPER,
