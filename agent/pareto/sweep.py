@@ -20,6 +20,7 @@ from agent.pareto.store import SweepFile, header_line, write_parquet
 from agent.tiers import Tier, read_tiers
 from agent.tune import anchor_text, catalogue_sha256, record_text
 from predictor.errors import BadInput
+from predictor.profiles.loader import model_card
 from predictor.version import __version__
 
 # Variants of a task, each under every load: a second or two of work, so that a killed sweep loses little.
@@ -150,6 +151,9 @@ def enumerate_spaces(request: SweepRequest, anchors: str | None) -> tuple[tuple[
     spaces: list[Space] = []
     texts = {__version__, catalogue_sha256(), *(anchor_text(one) for one in on_hand)}
     for place in places(request):
+        if place.trace and model_card(place.model).max_context_tokens < place.isl_tokens + place.osl_tokens:
+            spaces.append(Space(place, (), {"trace_over_context": 1}))  # most of the trace is no request of this model
+            continue
         context = place_context(request, place, on_hand)
         texts |= {record_text(context.card), record_text(context.platform), record_text(context.engine)}
         spaces.append(space(request, place, context))

@@ -314,6 +314,19 @@ def test_trace_points_with_and_without_a_host_tier(trace: Path, tmp_path: Path) 
     assert run_sweep(asked.model_copy(update={"host_tiers": False})).points < sweep.points
 
 
+def test_a_model_that_holds_less_than_the_trace_s_usual_request_is_left_out(trace: Path, tmp_path: Path) -> None:
+    long = tmp_path / "long.jsonl"
+    rows = [
+        {"session_id": f"s{tokens}", "timestamp": 0, "input_length": tokens, "output_length": 9, "hash_ids": blocks}
+        for tokens, blocks in ((59_905, list(range(118))), (60_416, list(range(200, 318))))
+    ]
+    long.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    asked = SMALL.model_copy(update={"models": ("Qwen3-14B",), "shapes": (), "traces": (str(long), str(trace))})
+    sweep = run_sweep(asked.model_copy(update={"concurrencies": (1,), "most_points": 4}))
+    assert sweep.as_json()["left_out"]["trace_over_context"] == 1
+    assert {row["trace"] for row in sweep.rows()} == {"sessions.jsonl"}
+
+
 def test_a_trace_is_the_mix_s_traffic_too(trace: Path) -> None:
     options = "mix --model Llama-3.1-8B --cluster MI355X:1 --engine vllm --concurrency 2 --no-drafters --json --trace"
     code, text = command(*options.split(), str(trace))
