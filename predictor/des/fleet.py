@@ -19,8 +19,10 @@ from predictor.des.request import PrefixCache, Request
 from predictor.des.routers import router_named
 from predictor.des.rules import SchedulerRules
 from predictor.des.schedule import warm_requests
-from predictor.des.stepwise import StepRecorder, StepScheduler
+from predictor.des.stepwise import StepScheduler
+from predictor.des.stepwise_prefill_first import PrefillFirstSteps
 from predictor.des.stepwise_replica import StepReplica
+from predictor.des.stepwise_state import StepRecorder
 from predictor.errors import BadInput
 from predictor.step.model import PrefillCurve, StepModel
 from predictor.types import Arrival, Workload
@@ -244,8 +246,9 @@ class _Builder:
         recorder = self._hub.recorder
         if not isinstance(recorder, StepRecorder):
             raise TypeError("the reference engine keeps its own record")
+        kind = StepScheduler if rules.mixed_steps else PrefillFirstSteps
         ranks = [
-            StepScheduler(
+            kind(
                 rules,
                 blocks,
                 recorder,

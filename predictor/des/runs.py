@@ -8,18 +8,16 @@ tick, or the index of a run where nothing depends on the clock.
 """
 
 from collections import deque
-from collections.abc import Sequence
 from heapq import heappop, heappush
 
+from predictor.des.chunks import PromptWork
 from predictor.des.pages import Pool, pages_for
 from predictor.des.request import Gap, PrefixCache, Request
 from predictor.des.rules import Admission, QueuePolicy, SchedulerRules
 from predictor.errors import DoesNotFit
 
-Chunk = tuple[Request, int, int]  # request, tokens, blocks it takes
 
-
-class RunScheduler:
+class RunScheduler(PromptWork):
     """Queue, KV pool and running requests of an engine; :mod:`mixed` and :mod:`prefill_first` plan its runs.
 
     After ``plan`` these describe the run: ``steps`` (most it may last; 0: nothing to do), ``batch`` decode rows that
@@ -43,38 +41,30 @@ class RunScheduler:
         prefill_only: bool = False,
         ample_pool: bool = False,
     ) -> None:
-        self.rules = rules
-        self.pages = pages_for(rules, pool, grow, unit, ample_pool)
-        self._counts = not ample_pool  # blocks are counted
+        super().__init__(
+            rules,
+            pages_for(rules, pool, grow, unit, ample_pool),
+            counts_blocks=not ample_pool,
+            frees_late=prefill_only and not ample_pool,
+            polls=poll_interval_steps > 0,
+        )
         self.waiting: deque[Request] = deque() if queue is None else queue  # micro-batches share one
-        self.inbox: deque[Request] = deque()  # sent, but not yet seen by the scheduler
         self.running: dict[int, Request] = {}  # in order of admission
         self.load = 0  # requests sent and not finished
-        self.decoders = 0
         self.preemptions = 0
         self.gaps: list[Gap] = []
         self.last_commit = 0  # stamp at which the last run ended
         self.steps = self.batch = self.context = self.growth = self.weight = self.late_weight = 0
-        self.prompt_tokens = self.prompt_area = self.prompts_done = self.area_growth = 0
-        self.chunk_runs = True  # False where something looks between the steps of a prompt
-        self._chunks: list[tuple[Request, int]] = []  # prompt work of a step of the planned run: request, tokens
-        self._closed = False  # the planned chunks leave no room for another prompt
         self._prefill_only = prefill_only  # the answer is decoded in another pool
-        self.frees_late = prefill_only and not ample_pool  # a hand-off frees blocks at any time, which may let one in
         self._cache = prefix_cache
         self._grow, self._unit = grow, unit
         self.cap = rules.running_cap  # most requests at once; a pipeline lowers it to balance micro-batches
         self._reserves = rules.admission is Admission.RESERVE_MAX_OUTPUT
         self._checked = (0, 0)  # whole and prompt tokens of a request that fits, hence of all smaller ones
         self._watermark = int(rules.watermark_frac * pool.total)
-        self._step = 0  # decode steps done
         self._context = 0  # context units the next decode step reads
         self._growing = 0  # context units a decode step adds
-        self._ends: list[tuple[int, int, Request]] = []  # (decode step at which it ends, admission number, request)
-        self._partials: list[Request] = []
-        self._starting: list[Request] = []  # prompts that end in the planned step
         self._late = rules.overlap_depth > 0
-        self._ended: list[Request] = []  # finished, but the scheduler learns of it one step later
         self._elders = False  # requests were waiting when the run began
         self._poll = poll_interval_steps
         self._polled = 0  # steps since the engine last received requests
@@ -184,23 +174,6 @@ class RunScheduler:
         """Blocks that the planned step's decoders will take when it is committed."""
         return self.pages.need(self._step) if self.batch else 0
 
-    def _until_end(self) -> int:
-        """Decode steps until the next request ends."""
-        if self._ended:
-            return 1
-        ends = self._ends
-        end, seq, request = ends[0]
-        while request.seq != seq:  # preempted since
-            heappop(ends)
-            end, seq, request = ends[0]
-        return end - self._step
-
-    def _available(self, blocks: int) -> bool:
-        if not self._counts:
-            return True
-        pages = self.pages
-        return blocks <= pages.available() or (pages.settle() and blocks <= pages.available())
-
     def _preempt(self, victim: Request) -> int:
         """Take all KV of a request and put it back into the queue; returns the blocks it held."""
         del self.running[victim.id]
@@ -237,105 +210,7 @@ class RunScheduler:
         """Where every step decodes, every decoder got a token when the last one ended."""
         return self.last_commit
 
-    # Prompt chunks and admission
-
-    def _next_chunks(self, budget: int) -> tuple[list[Chunk], int, int]:
-        """Next chunk of every partial prompt, the blocks they take, and the budget left for others."""
-        chunks: list[Chunk] = []
-        more = 0
-        for request in self._partials:
-            wanted = self._wanted(request.tokens - request.computed)
-            tokens = self._cut(wanted, budget)
-            if tokens > 0:
-                blocks = self._chunk_blocks(request, tokens)
-                chunks.append((request, tokens, blocks))
-                more += blocks
-            budget = budget - tokens if tokens == wanted else 0
-        return chunks, more, budget
-
-    def _wanted(self, remaining: int) -> int:
-        """Tokens of a prompt that may enter a step."""
-        cap = self.rules.long_prefill_tokens
-        return min(remaining, cap) if cap else remaining
-
-    def _cut(self, wanted: int, budget: int) -> int:
-        """Tokens that do enter; a chunk cut by the budget is rounded down and ends the step's prompt work."""
-        return wanted if wanted <= budget else budget - budget % self.rules.chunk_floor_tokens
-
-    def _chunk_blocks(self, request: Request, tokens: int) -> int:
-        if not self._counts:
-            return 0
-        return max(0, self.rules.blocks(request.computed + tokens) - request.held)
-
-    def _resume(self, chunks: Sequence[Chunk]) -> None:
-        """Schedule chunks of partial prompts."""
-        for request, tokens, blocks in chunks:
-            self.pages.take(blocks)
-            request.held += blocks
-            self._add_chunk(request, tokens)
-            if request.computed == request.tokens:
-                self._partials.remove(request)
-
-    def _no_prompts(self) -> None:
-        """A plan begins: no prompt work so far."""
-        self.prompt_tokens = self.prompt_area = self.prompts_done = self.area_growth = 0
-        self._closed = False
-        self._chunks.clear()
-
-    def _like_steps(self, budget: int) -> int:
-        """Steps in a row that hold the planned chunks, this one included, if all get ``budget`` prompt tokens.
-
-        Each must do so for the same reason as the first: the budget or the cap cuts the chunk off.
-        """
-        if self.prompts_done or not self.chunk_runs:
-            return 1
-        steps = 0
-        matched = 0
-        for request in self._partials:
-            remaining = request.tokens - request.computed
-            wanted = self._wanted(remaining)
-            tokens = self._cut(wanted, budget)
-            if tokens <= 0:
-                break
-            if tokens == remaining or matched == len(self._chunks) or self._chunks[matched] != (request, tokens):
-                return 1
-            stays_above = tokens if tokens == wanted else budget
-            more = -((stays_above - remaining) // tokens)
-            steps = min(steps, more) if matched else more
-            matched += 1
-            budget = budget - tokens if tokens == wanted else 0
-        if matched < len(self._chunks) or (budget and (self._poll or self.inbox or self.frees_late)):
-            return 1
-        self._closed = budget == 0
-        return 1 + steps
-
-    def _run_of_chunks(self, budget: int) -> int:
-        """How long the run may last that begins with the planned chunks; its pages are there in every step."""
-        steps = self._like_steps(budget)
-        if steps > 1 and self.rules.mixed_steps and self.decoders:
-            steps = min(steps, self._until_end())
-        while steps > 1 and not self._available(self._blocks_of_run(steps)):
-            steps //= 2
-        if steps > 1:
-            self.area_growth = 2 * sum([tokens * tokens for _, tokens in self._chunks])
-        else:
-            self._closed = False
-        return steps
-
-    def _blocks_of_run(self, steps: int) -> int:
-        """Blocks that prompts take after the first step of the run, and at most those of its decoders."""
-        prompts = sum([self._chunk_blocks(request, (steps - 1) * tokens) for request, tokens in self._chunks])
-        return prompts + (self.pages.most(steps) if self.rules.mixed_steps else 0)
-
-    def _add_chunk(self, request: Request, tokens: int) -> None:
-        self._chunks.append((request, tokens))
-        before = request.computed
-        self.prompt_tokens += tokens
-        self.prompt_area += tokens * (tokens + 2 * before)
-        request.computed = before = before + tokens
-        if before == request.tokens:
-            self.prompts_done += 1
-            self._starting.append(request)
+    # Admission
 
     def _admit(self, stamp: int, budget: int, promised: int) -> None:
         """Let requests in, in queue order, until one does not fit; ``promised`` blocks go to this step's decoders."""
@@ -462,14 +337,6 @@ class RunScheduler:
         if finished:
             self.load -= len(finished)
         return finished
-
-    def _compute_on(self, steps: int) -> None:
-        """Prompts went on by so many more of the planned chunks."""
-        for request, tokens in self._chunks:
-            blocks = self._chunk_blocks(request, steps * tokens)
-            self.pages.take(blocks)
-            request.held += blocks
-            request.computed += steps * tokens
 
     def _release_ended(self) -> None:
         for request in self._ended:

@@ -5,83 +5,9 @@ taken one by one from a list, contexts are summed anew, completions are found by
 scheduler the rules, the requests and the step prices, and nothing else.
 """
 
-from array import array
-from collections.abc import Callable
-
-from predictor.des.clock import Clock
-from predictor.des.metrics import FloatArray, HostTimes, Samples, SimulationResult, as_rows
-from predictor.des.recorder import Recorder
 from predictor.des.request import PrefixCache, Request
-from predictor.des.rules import Admission, QueuePolicy, SchedulerRules, Victim
-
-
-class StepRecorder(Recorder):
-    """Keeps each gap as a number of its own."""
-
-    def __init__(self, clock: Clock, warm_requests: int = 0, progress: Callable[[int], None] | None = None) -> None:
-        self._token_gaps = array("d")
-        super().__init__(clock, warm_requests, progress)
-
-    def _reset(self, now: int) -> None:
-        super()._reset(now)
-        self._token_gaps = array("d")
-
-    def token_gap(self, ticks: int) -> None:
-        """One token's gap."""
-        self._token_gaps.append(self._clock.ms(ticks))
-
-    def step(self, duration: int, decoding: int, rows: int, prompt: bool) -> None:
-        """One step."""
-        self._steps += 1
-        self._runs += 1
-        self._busy += duration
-        self._decoding += decoding * duration
-        self._prompt_steps += prompt
-        self._mixed_steps += prompt and rows > 0
-
-    def result(self, host: HostTimes, engine: str) -> SimulationResult:
-        """See :class:`Recorder`."""
-        gaps: FloatArray = as_rows(self._token_gaps, 1)[:, 0]
-        return SimulationResult(self._requests, Samples.of(gaps), self.totals(), host, engine)
-
-
-class Live:
-    """A request inside the reference engine."""
-
-    __slots__ = (
-        "blocks",
-        "computed",
-        "context_units",
-        "decoding",
-        "ended",
-        "generated",
-        "last_token",
-        "produced_units",
-        "request",
-        "target",
-        "to_produce_units",
-    )
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.target = request.prompt_tokens  # tokens to prefill before it can decode
-        self.computed = 0
-        self.generated = 0  # tokens, while not decoding; see ``known``
-        self.decoding = False
-        self.context_units = 0  # what its next decode step reads
-        self.produced_units = 0  # output since it began to decode
-        self.to_produce_units = 0  # output it needs from then on
-        self.blocks: list[int] = []
-        self.last_token = -1
-        self.ended = False
-
-    def known(self, unit: int) -> int:
-        """Tokens of prompt and answer so far."""
-        return self.context_units // unit if self.decoding else self.request.prompt_tokens + self.generated
-
-    def outputs(self, unit: int) -> int:
-        """Answer tokens so far."""
-        return min(self.known(unit) - self.request.prompt_tokens, self.request.output_tokens)
+from predictor.des.rules import Admission, QueuePolicy, SchedulerRules
+from predictor.des.stepwise_state import Live, StepRecorder
 
 
 class StepScheduler:
@@ -172,10 +98,7 @@ class StepScheduler:
         """Fill ``rows`` and ``chunks``; False when there is nothing to do."""
         self.rows, self.chunks = [], []
         self.receive(last_start)
-        if self.rules.mixed_steps:
-            self._plan_mixed(now)
-        else:
-            self._plan_prefill_first(now)
+        self._plan_step(now)
         return bool(self.rows or self.chunks)
 
     def receive(self, last_start: int) -> None:
@@ -190,7 +113,8 @@ class StepScheduler:
                     self.inbox.remove(entry)
                     self.waiting.append(entry[1])
 
-    def _plan_mixed(self, now: int) -> None:
+    def _plan_step(self, now: int) -> None:
+        """Decoders first, then prompts, all in one step."""
         self.admit_ready(now)
         evicted = False
         decoders = 0
@@ -309,14 +233,8 @@ class StepScheduler:
             tokens = live.target
             if self.rules.admission is Admission.RESERVE_MAX_OUTPUT:
                 tokens += live.request.output_tokens
-            if self.rules.admission is Admission.ESTIMATE_RATIO:
-                clipped = min(live.request.output_tokens, self.rules.clip_max_new_tokens)
-                if (tokens + clipped) * self.rules.ratio.denominator >= self._estimated_room():
-                    return
-            else:
-                spare = int(self.rules.watermark_frac * self.total_blocks) if self.running else 0
-                if self._blocks_for(tokens) + spare + self._decode_need() > len(self.free_blocks):
-                    return
+            if not self._ready_fits(live, tokens):
+                return
             self.waiting.pop(0)
             self.running.append(live)
             self._take(live, self._blocks_for(tokens))
@@ -325,6 +243,14 @@ class StepScheduler:
             live.computed = live.target
             self._begin_decode(live, now)
 
+    def _ready_fits(self, live: Live, tokens: int) -> bool:
+        spare = int(self.rules.watermark_frac * self.total_blocks) if self.running else 0
+        return self._blocks_for(tokens) + spare + self._decode_need() <= len(self.free_blocks)
+
+    def _decode_need(self) -> int:
+        decoders = [live for live in self.running if live.decoding]
+        return sum(self._decode_blocks(live) - len(live.blocks) for live in decoders)
+
     def _begin_decode(self, live: Live, now: int) -> None:
         live.last_token = now
         live.generated += 1
@@ -332,129 +258,6 @@ class StepScheduler:
         live.context_units = (live.target + 1) * self._unit
         live.produced_units = 0
         live.to_produce_units = (live.request.output_tokens - live.generated) * self._unit
-
-    # Prefill first
-
-    def _plan_prefill_first(self, now: int) -> None:
-        if not any(live.decoding for live in self.running):
-            self._full = self._shrunk = False
-        if not self._full:
-            self.admit_ready(now)
-        partials = [live for live in self.running if not live.decoding]
-        if not self.hold and (partials or (self.waiting and not self._full)):
-            self._plan_prefill(now, partials)
-            if self.chunks:
-                return
-        self.rows = [live for live in self.running if live.decoding]
-        if not self.rows:
-            return
-        if self._decode_need() > len(self.free_blocks):
-            self._retract()
-        elif self.rules.admission is Admission.ESTIMATE_RATIO:
-            ratio = self.rules.ratio
-            self._ratio_units = max(self._ratio_units - ratio.decay_units, ratio.floor_units)
-        if self._shrunk:
-            self._full = self._shrunk = False
-        self.rows = [live for live in self.running if live.decoding]
-        for live in self.rows:
-            self._take(live, self._decode_blocks(live))
-
-    def _decode_need(self) -> int:
-        decoders = [live for live in self.running if live.decoding]
-        return sum(self._decode_blocks(live) - len(live.blocks) for live in decoders)
-
-    def _retract(self) -> None:
-        victims = list(self.running)
-        if self.rules.victim is Victim.FEWEST_GENERATED:
-            victims = [live for live in victims if live.decoding]
-            victims.sort(key=lambda live: (-live.outputs(self._unit), live.request.prompt_tokens))
-        while len(victims) > 1 and self._decode_need() > len(self.free_blocks):
-            self._preempt(victims.pop())
-            self._shrunk = True
-        while self._decode_need() > len(self.free_blocks):
-            self._preempt([live for live in self.running if not live.decoding][-1])
-        if self.rules.admission is Admission.ESTIMATE_RATIO:
-            left = [live for live in self.running if live.decoding]
-            generated = sum(live.outputs(self._unit) for live in left)
-            asked = sum(live.request.output_tokens for live in left)
-            self._ratio_units = self.rules.ratio.after_retraction(generated, len(left), asked)
-
-    def _plan_prefill(self, now: int, partials: list[Live]) -> None:
-        budget = self.rules.prompt_budget
-        planned: list[tuple[Live, int]] = []
-        need = 0
-        for live in partials:
-            tokens, budget = self._chunk(live, budget)
-            if tokens > 0:
-                planned.append((live, tokens))
-                need += max(0, self._blocks_for(live.computed + tokens) - len(live.blocks))
-        if need > len(self.free_blocks):
-            return
-        for live, tokens in planned:
-            self._take(live, self._blocks_for(live.computed + tokens))
-            self.chunks.append((live, tokens, live.computed))
-        if self.rules.admission is Admission.ESTIMATE_RATIO:
-            self._admit_by_estimate(now, budget)
-        else:
-            self._admit(now, budget)
-
-    def _estimated_room(self) -> int:
-        """Free KV less what decoders are estimated to need, in ratio units."""
-        scale = self.rules.ratio.denominator
-        ratio = scale if self.rules.ignore_eos else self._ratio_units
-        units = len(self.free_blocks) * self.rules.block_tokens * scale
-        for live in self.running:
-            if live.decoding:
-                outstanding = live.request.output_tokens - live.outputs(self._unit)
-                units -= min(outstanding, self.rules.clip_max_new_tokens) * ratio
-        return units
-
-    def _admit_by_estimate(self, now: int, chunk: int) -> None:
-        if chunk <= 0:
-            return
-        rules = self.rules
-        scale = rules.ratio.denominator
-        page = rules.block_tokens
-        clip = rules.clip_max_new_tokens
-        self._sort_queue()
-        rest_units = self._estimated_room()
-        for live, tokens, before in self.chunks:
-            if before + tokens == live.target:
-                rest_units -= min(live.request.output_tokens - live.generated, clip) * scale
-        inputs = rules.token_budget - sum(tokens for _, tokens, _ in self.chunks)
-        while self.waiting:
-            if len(self.running) >= rules.running_cap:
-                self._full = True
-                return
-            live = self.waiting[0]
-            cached = self._cached(live)
-            tokens = live.target - cached
-            outstanding = min(live.request.output_tokens - live.generated, clip)
-            if (tokens + outstanding) * scale >= rest_units:
-                self._full = True
-                return
-            paged = self._blocks_for(tokens) * page
-            if paged >= inputs and self.chunks:
-                return
-            if paged > chunk:
-                tokens = chunk // page * page
-                if tokens <= 0:
-                    return
-            before = len(self.free_blocks)
-            self._start_prefill(live, now, cached)
-            self._take(live, self._blocks_for(cached + tokens))
-            self.chunks.append((live, tokens, cached))
-            rest_units -= (before - len(self.free_blocks)) * page * scale
-            if cached + tokens < live.target:
-                return
-            rest_units -= outstanding * scale
-            inputs -= paged
-            chunk -= paged
-            if rest_units <= 0:
-                self._full = True
-                return
-            if inputs <= 0 or chunk <= 0:
-                return
 
     # The step is done
 

@@ -6,7 +6,8 @@ from predictor.des.clock import TickPrices
 from predictor.des.hub import END, Hub
 from predictor.des.request import Request
 from predictor.des.rules import PrefillDelayer, RankRouting
-from predictor.des.stepwise import StepRecorder, StepScheduler
+from predictor.des.stepwise import StepScheduler
+from predictor.des.stepwise_state import StepRecorder
 
 
 class StepReplica:
