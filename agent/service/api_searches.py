@@ -100,12 +100,17 @@ def search_rows(state: State, limit: int, before: int | None, model: str | None)
     return rows
 
 
+def lacks_launch(view: SearchView) -> bool:
+    """Whether a search has ended and nobody has asked yet how to launch its best trial."""
+    return view.ended and view.best is not None and not view.extra
+
+
 async def whole(state: State, search_id: int) -> SearchView:
     """A search; one that has ended comes with the launch commands of its best trial."""
     view = await state.views.get(search_id)
-    if view.ended and view.best is not None and not view.extra:
+    if lacks_launch(view):
         async with view.lock:
-            if not view.extra:
+            if view.best is not None and not view.extra:
                 view.extra = await state.calls.run(questions.launch, state.settings, search_id, view.best.index)
                 view.version += 1
     return view
@@ -116,10 +121,16 @@ async def search(search_id: Id, state: ServiceState, _caller: Reader) -> Respons
     """One search: its request, its state, what was refused and why, its best trial and how to launch it."""
     body = state.views.final(search_id)
     if body is None:
-        view = await whole(state, search_id)
-        body = view.body()
-        if view.ended and view.stored.end is not None:
-            state.views.keep_final(view)
+        view = await state.views.get(search_id)
+        before = view.last_body if lacks_launch(view) else b""
+        if before and view.lock.locked():
+            body = (
+                before  # another reader has asked for the launch commands: until they come, what was last said stands
+            )
+        else:
+            body = (await whole(state, search_id)).body()
+            if view.ended and view.stored.end is not None:
+                state.views.keep_final(view)
     return Response(body, media_type="application/json")
 
 

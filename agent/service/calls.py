@@ -73,6 +73,8 @@ def _prepare() -> None:
     """Leave with the service process, and import what answers need before the first question comes."""
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     import agent.handlers
+    import agent.launch
+    import agent.recorded
     import agent.tune  # noqa: F401
 
 

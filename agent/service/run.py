@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 
 import uvicorn
@@ -15,11 +16,13 @@ from agent.service.settings import ServiceSettings
 from ledger.database import locate
 from ledger.errors import LedgerError
 
+SWITCH_S = 0.001  # a thread that reads trials hands the interpreter back this soon, so that answers do not wait for it
 GRACE_S = 10  # for answers under way when the service stops
 
 
 def run(settings: ServiceSettings, ready: Callable[[str], None]) -> None:
     """Serve until a signal; ``ready`` is told the address once it listens."""
+    sys.setswitchinterval(SWITCH_S)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _asked_to_stop)  # the server sends itself each again once it has stopped in order
     with only_one(settings), listening(settings) as listener:

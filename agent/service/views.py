@@ -17,7 +17,7 @@ from ledger.record import NoteRecord, StoredSearch, TrialRecord
 from ledger.store import Ledger
 from levers.objectives import Direction, objective
 
-FRESH_S = 0.25  # how old an answer about a running search may be
+FRESH_S = 0.5  # how old an answer about a running search may be
 HEARTBEAT_S = 15.0  # a comment on a silent stream, so that proxies keep it open
 MOST_VIEWS, MOST_TRIALS = 32, 20_000  # held at once: some 5 kB a trial
 MOST_BODIES = 2_000  # answers about searches that have ended: some 5 kB each
@@ -128,6 +128,11 @@ class SearchView:
             self._body = (self.version, json.dumps(self.as_json(), allow_nan=False).encode())
         return self._body[1]
 
+    @property
+    def last_body(self) -> bytes:
+        """The newest answer that was made; empty before the first."""
+        return self._body[1]
+
     def as_json(self) -> dict[str, Any]:
         """The search as ``/v1/searches/{id}`` has it."""
         record, end = self.stored.record, self.stored.end
@@ -222,8 +227,8 @@ class Views:
             sent = len(view.events)
             yield "retry: 2000\n\n" + "".join(event.text() for event in backlog)
             while not view.ended:
-                await asyncio.sleep(2.0 * FRESH_S)
-                silent_s += 2.0 * FRESH_S
+                await asyncio.sleep(FRESH_S)
+                silent_s += FRESH_S
                 await self._freshen(view)
                 if sent < len(view.events):
                     fresh, sent, silent_s = view.events[sent:], len(view.events), 0.0
