@@ -21,7 +21,7 @@ check: $(VENV)/.test
 
 # Real engines in environments of their own (cached, 3 GB); about eight minutes, longer where they are installed first.
 engines: $(VENV)/.test
-	INFERASIM_REAL_ENGINE=1 $(BIN)/pytest -q -rs tests/evals/test_real_engine.py
+	INFERASIM_REAL_ENGINE=1 $(BIN)/pytest -q -rsP tests/evals/test_real_engine.py -k harvested
 
 $(VENV)/.run: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
