@@ -1,4 +1,4 @@
-"""Real engines: the study itself where asked for (``make engine``), and what judges it, always."""
+"""Real engines: the study itself where asked for (``make engines``), and what judges it, always."""
 
 import json
 import os
@@ -26,7 +26,7 @@ MOST_ERROR_PCT = 40.0
 ASKED = os.environ.get("INFERASIM_REAL_ENGINE") == "1"
 
 
-@pytest.mark.skipif(not ASKED, reason="starts real engines for some minutes: make engine (INFERASIM_REAL_ENGINE=1)")
+@pytest.mark.skipif(not ASKED, reason="starts real engines for some minutes: make engines (INFERASIM_REAL_ENGINE=1)")
 def test_a_real_engine_is_harvested_and_predicted() -> None:
     arguments = real_engine.arguments().parse_args(["--json"])
     try:
@@ -43,7 +43,6 @@ def test_a_real_engine_is_harvested_and_predicted() -> None:
     assert result["harvest"]["kv_pool_tokens"] > 16 * 2048
     assert result["second_adapter"]["stopped"]
     assert all(check["passed"] for check in result["second_adapter"]["checks"] if check["name"] != "readings_agree")
-    print(json.dumps({name: result[name] for name in REPORTED}), *result["missed"], sep="\n")
     if result["skipped"]:
         pytest.skip(f"measured twice on a busy machine: {result['skip_reason']}")
     # The study's own targets are 12 and 20%; machines that run tests differ too much to fail a build on them, while a
