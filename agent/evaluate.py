@@ -39,7 +39,16 @@ class Judged:
         return prediction_metrics(self.prediction) if self.prediction else {}
 
 
-Memo = dict[tuple[Deployment, Workload], Prediction | InferaSimError]
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """What does not depend on the objective or the bounds: the prediction or the expected error, and the fusions."""
+
+    prediction: Prediction | InferaSimError
+    fusions: tuple[FusionOpportunity, ...] = ()
+
+
+# By deployment, workload, mode, method and whether fusions are told; shared by searches over one catalogue.
+Memo = dict[tuple[Deployment, Workload, Mode | None, str, bool], Priced]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +69,8 @@ class Evaluator:
         reasons = illegal_reasons(deployment, workload, self.context)
         if reasons:
             return replace(refused(reasons), deployment=deployment, workload=workload)
-        prediction = self._predict(deployment, workload)
+        priced = self._priced(deployment, workload)
+        prediction = priced.prediction
         if isinstance(prediction, InferaSimError):
             unpriced = refused((Reason(error_code(prediction), str(prediction)),))
             return replace(unpriced, deployment=deployment, workload=workload)
@@ -82,22 +92,23 @@ class Evaluator:
             signed_score=None if score is None else self.objective.signed(prediction),
             shortfall=shortfall(prediction, self.slos) if reasons else 0.0,
             prediction=prediction,
-            fusions=self._fusions(deployment, prediction) if self.tell_fusions else (),
+            fusions=priced.fusions,
         )
 
-    def _predict(self, deployment: Deployment, workload: Workload) -> Prediction | InferaSimError:
-        """The prediction, or the expected error that stands in its place."""
-        known = None if self.memo is None else self.memo.get((deployment, workload))
+    def _priced(self, deployment: Deployment, workload: Workload) -> Priced:
+        """The price, from the memo where another search has asked for it."""
+        method = self._method(deployment)
+        key = deployment, workload, self.mode, method, self.tell_fusions
+        known = None if self.memo is None else self.memo.get(key)
         if known is not None:
             return known
         try:
-            found: Prediction | InferaSimError = predict(
-                deployment, workload, self.catalogue, mode=self.mode, method=self._method(deployment)
-            )
+            prediction = predict(deployment, workload, self.catalogue, mode=self.mode, method=method)
+            found = Priced(prediction, self._fusions(deployment, prediction) if self.tell_fusions else ())
         except InferaSimError as error:
-            found = error
+            found = Priced(error)
         if self.memo is not None:
-            self.memo[deployment, workload] = found
+            self.memo[key] = found
         return found
 
     def _method(self, deployment: Deployment) -> str:

@@ -208,7 +208,7 @@ def score_space(space: Space, seeds: int) -> dict[str, Any]:
     here = context_of(space)
     catalogue = Catalogue(here.card, here.platform, here.engine, ())
     slos = tuple(parse_slo(text) for text in space.slos)
-    evaluator = Evaluator(here, catalogue, objective(space.objective), slos, Mode.SIMULATE)
+    evaluator = Evaluator(here, catalogue, objective(space.objective), slos, Mode.SIMULATE, tell_fusions=False)
     table, launched_by, seen = enumerate_space(evaluator, space.levers)
     optimum = best_legal(table)
     say(f"{space.name}: {seen} points, {len(table)} priced in {time.process_time() - started:.0f} CPU s; now searches")

@@ -5,6 +5,7 @@ whatever is optimised; each search still makes and records its own trials.
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -67,6 +68,10 @@ def evaluate(args: argparse.Namespace) -> Mapping[str, Any]:
             changed += moved
             drafted = [one is not None and one.levers["spec_method"] != "none" for one in (plain, bounded)]
             speculated += sum(drafted)
+            done = time.process_time() - cpu
+            print(
+                f"{model}, {objective.name}: {len(memo)} deployments priced, {done:.0f} CPU s so far", file=sys.stderr
+            )
             rows.append(
                 {
                     "model": model,

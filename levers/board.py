@@ -63,6 +63,7 @@ class Board:
     asked: dict[Launched, Candidate] = field(default_factory=dict)
     _refusals: dict[Launched, tuple[Reason, ...]] = field(default_factory=dict)
     _offered: dict[Setting, Candidate | None] = field(default_factory=dict)
+    _moved: dict[int, frozenset[str]] = field(default_factory=dict)  # by result, the blocks it moved from the baseline
 
     def __post_init__(self) -> None:
         self.values = {lever.name: lever.values(self.context) for lever in LEVERS}
@@ -132,9 +133,10 @@ class Board:
         """Blocks with a choice, by how much results that moved them differ from the baseline's, largest first."""
         start = self.results[0]
         effect = {BLOCK_OF.get(name, name): 0.0 for name, values in self.values.items() if len(values) > 1}
-        for number in sorted(self.results):
-            result = self.results[number]
-            changed = blocks_of(result.candidate.setting.differences(self.base)) & effect.keys()
+        for number, result in self.results.items():
+            if number not in self._moved:
+                self._moved[number] = blocks_of(result.candidate.setting.differences(self.base))
+            changed = self._moved[number] & effect.keys()
             if math.isfinite(result.score) and math.isfinite(start.score):
                 for block in changed:
                     effect[block] = max(effect[block], abs(result.score - start.score) / len(changed))

@@ -22,6 +22,7 @@ MOVED_TOGETHER = 4  # levers of a block changed at once, at most
 RESTART_BLOCKS, RESTARTS = 3, 4  # the most telling blocks, and values of each, that a search starts again from
 JOINT = {2: 10, 3: 5}  # blocks moved at once when nothing else helps -> how many of the most telling take part
 KEPT_VALUES = 3  # of each block then
+NEAR_MISS = 0.1  # share of its bounds by which a result may miss them and still be worth a descent of its own
 
 
 def choose_seeds(board: Board) -> tuple[list[Seed], list[Skipped]]:
@@ -107,7 +108,8 @@ def polish(board: Board) -> Plan:
     """Improve the best until the last phase finds nothing, or the budget is used."""
     while board.best is not None:
         top = board.best
-        yield from descend(board, top, 1)
+        yield from reach(board)
+        yield from descend(board, board.best, 1)
         yield from restart(board)
         yield from descend(board, board.best, MOVED_TOGETHER)
         for size in JOINT:
@@ -117,21 +119,39 @@ def polish(board: Board) -> Plan:
             return
 
 
-def descend(board: Board, start: Result, together: int, fixed: frozenset[str] = frozenset()) -> Descent:
+def reach(board: Board) -> Plan:
+    """Descend towards the bounds from the nearest miss that scores better than the best legal result.
+
+    Only what scores better still is followed, so whatever legal it finds is better than what there was. Without it a
+    legal result far behind would hold the search where it lies, since what is legal comes first.
+    """
+    best = board.best
+    assert best is not None
+    if not best.legal:
+        return
+    misses = [result for result in board.ranked() if not result.legal and result.score > best.score]
+    if misses and misses[0].shortfall <= NEAR_MISS:
+        yield from descend(board, misses[0], 1, floor=best.score)
+
+
+def descend(
+    board: Board, start: Result, together: int, fixed: frozenset[str] = frozenset(), floor: float | None = None
+) -> Descent:
     """Vary one block after another around a result, the most telling first, while a pass improves it.
 
     A block is tried again as long as it helps; ``together`` of its levers move at once at most. Blocks in ``fixed``
-    stay. Returns the result it ends at.
+    stay, and results that score no better than ``floor`` are not followed. Returns the result it ends at.
     """
     top, improved = start, True
     while improved:
         improved = False
         for block in board.by_effect():
             while block not in fixed:
-                near = neighbours(top.candidate.setting, block, together, board.values, board.context)
-                new, known = board.round(polished(near))
+                around = neighbours(top.candidate.setting, block, together, board.values, board.context)
+                new, known = board.round(polished(around))
                 results = (yield new) if new else []
-                best = max((*results, *known), key=lambda result: result.rank, default=top)
+                found = (result for result in (*results, *known) if floor is None or result.score > floor)
+                best = max(found, key=lambda result: result.rank, default=top)
                 if best.rank <= top.rank:
                     break
                 top, improved = best, True

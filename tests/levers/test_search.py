@@ -67,3 +67,24 @@ def test_an_unreachable_bound_still_yields_the_nearest_candidate() -> None:
     assert search.best is not None
     assert not search.best.legal
     assert search.best.candidate.deployment.layout.tp == 4  # the narrowest that fits
+
+
+def test_a_legal_result_far_behind_does_not_hold_the_search() -> None:
+    """A bound that a cap on running requests meets at a tenth of the score, and a near miss meets with one step more."""
+    search = SeedSearch(of(), budget=60)
+
+    def judged(candidate: Candidate) -> tuple[float, float]:
+        d = candidate.deployment
+        if d.scheduler.max_running is not None:
+            return 1.0, 0.0
+        wide = d.layout.tp == 8 and d.layout.ep == 8
+        met = wide and d.scheduler.chunk_size == 1024
+        return 10.0, 0.0 if met else 0.01 if wide else 0.5
+
+    while not search.done:
+        candidate = search.ask()
+        assert candidate is not None
+        score, shortfall = judged(candidate)
+        search.tell(candidate, score, legal=not shortfall, shortfall=shortfall)
+    assert search.best is not None
+    assert (search.best.legal, search.best.score) == (True, 10.0)
