@@ -168,13 +168,23 @@ class _Problem:
                 yield from ({"tp": tp, "kv_dtype": kv, "max_running": cap} for cap in sorted(caps)[-2:])
 
     def neighbours(self) -> Iterator[Json]:
-        """The best with one lever at a near value, then with two."""
+        """The best with width traded for copies, with one lever at a near value, then with two."""
+        yield from self._trades()
         steps = {name: self._near(name) for name in self.levers}
         for name, values in steps.items():
             yield from ({**self.best, name: value} for value in values[:2])
         for first, second in combinations(steps, 2):
             for one in steps[first][:2]:
                 yield from ({**self.best, first: one, second: other} for other in steps[second][:2])
+
+    def _trades(self) -> Iterator[Json]:
+        """The same GPUs as copies twice as wide and half as many, or the other way round, in either pool."""
+        for width, copies in (("tp", "replicas"), ("prefill_tp", "prefill_replicas")):
+            wide, many = self.best.get(width, 1), self.best.get(copies, 1)
+            if isinstance(wide, int) and isinstance(many, int):
+                for one in ({width: wide * 2, copies: many // 2}, {width: wide // 2, copies: many * 2}):
+                    if all(value in self.levers.get(name, []) for name, value in one.items()):
+                        yield {**self.best, **one}
 
     def _near(self, name: str) -> list[Any]:
         """Other values of a lever, nearest to the best's first."""
