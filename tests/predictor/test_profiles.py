@@ -181,7 +181,7 @@ ffn = {intermediate = 16}
         ("hidden = 8", "hidden = true", "hidden: expected a whole number, got True"),
         ("hidden = 8", "hiden = 8", "unknown field 'hiden'; did you mean 'hidden'"),
         ("hidden = 8", "hidden = 0", "hidden is 0; it must be above 0"),
-        ('"gqa"', '"gpa"', r"groups\[0\]: attention: kind: expected one of gqa, mla, linear, compressed, got 'gpa'"),
+        ('"gqa"', '"gpa"', r"groups\[0\].attention.kind: expected one of gqa, mla, linear, compressed, got 'gpa'"),
         ("count = 1", "count = 0", r"groups\[0\]: LayerGroup.count is 0; it must be above 0"),
         ("hidden = 8", "hidden = ", "not readable as TOML"),
     ],
