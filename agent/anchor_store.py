@@ -8,9 +8,11 @@ second one of the same pair is refused unless it shall replace the first, which 
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from agent.anchor_files import read_anchor
 from predictor.anchors.schema import Anchor, Signature, all_fields, stated_fields
@@ -35,6 +37,27 @@ def kernel_set(signature: Signature) -> str:
 def pair(signature: Signature) -> tuple[str, str]:
     """Kernel set and width."""
     return kernel_set(signature), signature.layout.label()
+
+
+def listing(anchors: Iterable[Anchor]) -> list[dict[str, Any]]:
+    """One row an anchor: what ``anchors list`` and the service show."""
+    return [
+        {
+            "name": one.name,
+            "model": one.signature.model,
+            "gpu": one.signature.gpu,
+            "engine": f"{one.signature.engine} {one.signature.engine_version}".strip(),
+            "layout": one.signature.layout.label(),
+            "weights": str(one.signature.weight_dtype),
+            "batches": [point.batch for point in one.decode[0].points],
+            "prompts": [sweep.prompt_tokens for sweep in one.decode],
+            "kind": one.decode[0].kind,
+            "coarse": one.provenance.coarse,
+            "kernel_set": kernel_set(one.signature),
+            "sha256": one.content_hash,
+        }
+        for one in anchors
+    ]
 
 
 def anchor_text(anchor: Anchor) -> str:

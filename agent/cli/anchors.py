@@ -30,27 +30,10 @@ def register(app: typer.Typer) -> None:
 def list_anchors(anchors: Folder = None, json_output: Json = False) -> None:
     """Anchors on hand."""
     from agent.anchor_files import load_anchors
-    from agent.anchor_store import kernel_set
+    from agent.anchor_store import listing
     from agent.cli.output import print_json, table
 
-    found = load_anchors(anchors)
-    rows: list[dict[str, Any]] = [
-        {
-            "name": one.name,
-            "model": one.signature.model,
-            "gpu": one.signature.gpu,
-            "engine": f"{one.signature.engine} {one.signature.engine_version}".strip(),
-            "layout": one.signature.layout.label(),
-            "weights": str(one.signature.weight_dtype),
-            "batches": [point.batch for point in one.decode[0].points],
-            "prompts": [sweep.prompt_tokens for sweep in one.decode],
-            "kind": one.decode[0].kind,
-            "coarse": one.provenance.coarse,
-            "kernel_set": kernel_set(one.signature),
-            "sha256": one.content_hash,
-        }
-        for one in found
-    ]
+    rows = listing(load_anchors(anchors))
     if json_output:
         print_json({"anchors": rows})
         return

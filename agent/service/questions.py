@@ -230,25 +230,9 @@ def export(settings: ServiceSettings, search_id: int, file_format: str) -> bytes
 def anchors(settings: ServiceSettings) -> list[dict[str, Any]]:
     """Anchors on hand, as ``anchors list --json`` has them."""
     from agent.anchor_files import load_anchors
-    from agent.anchor_store import kernel_set
+    from agent.anchor_store import listing
 
-    return [
-        {
-            "name": one.name,
-            "model": one.signature.model,
-            "gpu": one.signature.gpu,
-            "engine": f"{one.signature.engine} {one.signature.engine_version}".strip(),
-            "layout": one.signature.layout.label(),
-            "weights": str(one.signature.weight_dtype),
-            "batches": [point.batch for point in one.decode[0].points],
-            "prompts": [sweep.prompt_tokens for sweep in one.decode],
-            "kind": one.decode[0].kind,
-            "coarse": one.provenance.coarse,
-            "kernel_set": kernel_set(one.signature),
-            "sha256": one.content_hash,
-        }
-        for one in load_anchors(settings.anchors_folder)
-    ]
+    return listing(load_anchors(settings.anchors_folder))
 
 
 def save_anchor(settings: ServiceSettings, text: str, replace: bool, keep: bool) -> dict[str, Any]:
