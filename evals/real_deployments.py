@@ -86,7 +86,7 @@ def vllm_command(
     argv += ["--no-async-scheduling", "--max-model-len", str(CONTEXT), "--max-num-seqs", str(limits.max_running)]
     argv += ["--max-num-batched-tokens", str(limits.token_budget)]
     argv += ["--dtype", served_dtype()]
-    env = dict(environment())
+    env = environment() | {"PYTHONPATH": str(engine.patient())}
     if model == engine.dummy:
         argv += ["--load-format", "dummy"]
     if tp > 1:

@@ -59,6 +59,8 @@ from evals.real_environment import (
 from evals.real_machine import (
     QUIET_LOAD,
     QUIET_OTHERS,
+    adopt_orphans,
+    collect_orphans,
     cpu_platform,
     read_bytes_per_s,
     read_machine,
@@ -301,6 +303,7 @@ def attempt(engine: RealEngine, server: LlamaServer, until: Until) -> dict[str, 
         result["width"] = width_study(engine, folder / "width", until)
         until.more("llama.cpp")
         result["second_adapter"] = llama_study(server, engine, folder / "llama")
+    collect_orphans()
     ended = read_machine()
     return {
         **result,
@@ -335,6 +338,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     """Harvest, predict, measure; once more where a busy machine spoiled it."""
     engine = ready(Path(args.environment) if args.environment else None, say)
     server = llama_ready(say=say)
+    adopt_orphans()
     until = Until(time.monotonic() + args.limit_min * 60.0)
     try:
         result = attempt(engine, server, until)

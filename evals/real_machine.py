@@ -1,5 +1,6 @@
 """The machine a CPU engine runs on: how busy others keep it, and what its memory gives one rank and several at once."""
 
+import ctypes
 import os
 import resource
 import subprocess
@@ -15,6 +16,7 @@ from predictor.transfer.constants import AMD
 QUIET_LOAD = 1.5
 # Cores others may use on average while an engine is timed; an engine and its client leave less than this of two idle.
 QUIET_OTHERS = 0.25
+_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _BF16_BYTES = 2.0
 # Reads a matrix of 256 MiB through a matrix-vector product, which a core does as fast as memory gives it.
 _READ = """
@@ -58,6 +60,21 @@ def read_machine(stat: Path = Path("/proc/stat")) -> Reading:
     user, nice, system, _idle, _wait, irq, softirq, steal = (float(field) for field in fields[:8])
     busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
     return Reading(time.monotonic(), busy, own)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of whatever a stopped engine leaves behind, so that its processor time counts as one's own."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def collect_orphans() -> None:
+    """Take the finished ones; called when no child of one's own is waited for elsewhere."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
 
 
 def wait_for_quiet(limit_s: float, poll_s: float = 5.0) -> float:

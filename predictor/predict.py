@@ -89,6 +89,9 @@ def predict_and_keep(
     settings = effective_settings(
         catalogue.profile, deployment.engine_version, catalogue.platform, catalogue.card, deployment
     )
+    nothing_kept = workload.prefix_hit_frac > 0.0 and not settings.prefix_cache
+    if nothing_kept:
+        workload = replace(workload, prefix_hit_frac=0.0)
     selection, refused = chosen_anchor(deployment, workload, catalogue, mode, anchor)
     breakdown = pool_memory(
         deployment,
@@ -106,6 +109,8 @@ def predict_and_keep(
             f"{breakdown.kv_pool_tokens} tokens and one request needs {tokens_per_request}"
         )
     step, flags = priced_step(deployment, workload, catalogue, settings, mode, selection, refused, law)
+    if nothing_kept:
+        flags = (*flags, Flag("prefix_cache_off", "the prefix cache is off: every prompt is computed whole"))
     running_cap = settings.max_running * deployment.layout.attn_dp  # an engine caps each attention-DP rank
     cap = min(running_cap, capacity)
     load = workload.concurrency / deployment.replicas

@@ -64,6 +64,9 @@ def check_deployment(deployment: Deployment, card: ModelCard) -> None:
     check_layout(deployment.layout, card)
     if deployment.replicas < 1:
         raise BadInput(f"replicas {deployment.replicas}: must be at least 1")
+    topk = deployment.kernels.sparse_topk
+    if topk and (topk < 0 or not card.attention.index_topk):
+        raise BadInput(f"sparse_topk {topk}: {card.name} has no sparse attention of such a width; leave it 0")
     if deployment.prefill is not None:
         check_layout(deployment.prefill.layout, card, "prefill")
         if deployment.prefill.replicas < 1:

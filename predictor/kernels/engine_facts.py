@@ -33,6 +33,7 @@ class EngineFacts:
     fusions: frozenset[str]  # applied without being asked for; names of paper Table 21
     permutes_local_rows: bool  # with EP: only the rows of its own experts, not all routed rows
     assumed: bool  # whether any number is an assumption rather than learned
+    untold: tuple[str, ...] = ()  # backends the operator chose that no table tells from the engine's usual kernel
 
     def quant(self, dtype: Dtype) -> QuantFacts:
         """Facts of quantising activations to a format."""
@@ -81,6 +82,12 @@ _MOE_FAMILY: dict[tuple[str, str], dict[Dtype, tuple[str, str]]] = {
     ("blackwell", "trtllm"): {Dtype.BF16: ("cutlass", "bf16"), Dtype.FP8: ("deepgemm", "fp8_block")},
 }
 
+# Families of the tables by what the lever catalogue calls a backend, where the names differ.
+_ATTENTION_BACKENDS = {"flash": "fa3"}
+_MOE_BACKENDS = {"deep_gemm": "deepgemm", "flashinfer_trtllm": "trtllm", "flashinfer_cutlass": "cutlass"}
+# Formats in which a family may hold experts of one dtype, the engine's usual one apart.
+_MOE_FORMATS = {Dtype.BF16: ("bf16",), Dtype.FP8: ("fp8_block", "fp8"), Dtype.FP4: ("nvfp4", "mxfp4_a16")}
+
 # TensorRT-LLM serves 4-bit experts with its TRTLLM backend on Blackwell, which FlashInfer ships as trtllm_moe, and with
 # Triton on Hopper; its own table has neither kernel, SGLang's and vLLM's do.
 _FP4_EXPERTS_OF = {("blackwell", "trtllm"): "sglang", ("hopper", "trtllm"): "vllm"}
@@ -125,7 +132,7 @@ def engine_facts(
     key = engine_key(engine)
     fusions = _FUSIONS.get(key, frozenset({"add_rmsnorm"}))
     if generation.is_amd:
-        return _amd(key, precision, fusions)
+        return _amd(key, precision, fusions, _untold(kernels, "", ""))
     name = _BORROWED.get(generation, generation.value)
     known = (name, key) in _ATTENTION_FAMILY
     source = key if known else "vllm"
@@ -137,9 +144,10 @@ def engine_facts(
     mla_engine = {"vllm": "sglang" if low_cache == "bf16" else "trtllm"}.get(source, source)
     mla_family = _ATTENTION_FAMILY[name, mla_engine]
     moe_engine = _FP4_EXPERTS_OF.get((name, source), source) if precision.expert is Dtype.FP4 else source
-    moe_family, moe_format = _MOE_FAMILY[name, moe_engine][precision.expert]
+    usual_family, moe_format = _MOE_FAMILY[name, moe_engine][precision.expert]
     if mxfp4 and moe_format == "nvfp4":
         moe_format = "mxfp4_a8" if precision.linear is Dtype.FP8 else "mxfp4_a16"
+    moe_family, moe_format = _moe_family(name, moe_engine, usual_family, moe_format, precision.expert, kernels.moe)
     return EngineFacts(
         engine=key,
         decode=DECODE[name, source, family, low_cache],
@@ -156,7 +164,28 @@ def engine_facts(
         fusions=fusions,
         permutes_local_rows=moe_engine == "trtllm",
         assumed=not known or generation in _BORROWED,
+        untold=_untold(kernels, family, moe_family),
     )
+
+
+def _moe_family(
+    generation: str, engine: str, usual: str, usual_format: str, expert: Dtype, wanted: str
+) -> tuple[str, str]:
+    """Kernel family and format of the operator's expert backend, where a table holds them; else the engine's usual."""
+    family = _MOE_BACKENDS.get(wanted, wanted)
+    for form in (usual_format, *_MOE_FORMATS[expert]):
+        if (generation, engine, family, form) in MOE:
+            return family, form
+    return usual, usual_format
+
+
+def _untold(kernels: Kernels, attention: str, moe: str) -> tuple[str, ...]:
+    """Chosen backends whose kernels are not of the families the facts were taken from ("": of no family)."""
+    chosen = (
+        ("attention", kernels.attention, _ATTENTION_BACKENDS.get(kernels.attention, kernels.attention), attention),
+        ("expert", kernels.moe, _MOE_BACKENDS.get(kernels.moe, kernels.moe), moe),
+    )
+    return tuple(f"{what} backend {name}" for what, name, family, known in chosen if name != "auto" and family != known)
 
 
 def _attention_family(generation: str, engine: str, wanted: str) -> str:
@@ -168,7 +197,7 @@ def _attention_family(generation: str, engine: str, wanted: str) -> str:
     return _ATTENTION_FAMILY[generation, engine]
 
 
-def _amd(engine: str, precision: Precision, fusions: frozenset[str]) -> EngineFacts:
+def _amd(engine: str, precision: Precision, fusions: frozenset[str], untold: tuple[str, ...]) -> EngineFacts:
     return EngineFacts(
         engine=engine,
         decode=_AMD_DECODE,
@@ -185,4 +214,5 @@ def _amd(engine: str, precision: Precision, fusions: frozenset[str]) -> EngineFa
         fusions=fusions,
         permutes_local_rows=False,
         assumed=True,
+        untold=untold,
     )

@@ -53,6 +53,7 @@ def move_kernels(
         kernels=replace(
             wanted.kernels,
             attention=signature.attention_backend,
+            sparse_topk=signature.sparse_topk,
             moe=signature.moe_backend,
             a2a=signature.a2a_backend,
             graph_mode=signature.graph_mode,

@@ -207,6 +207,17 @@ class DraftCost:
         )
 
 
+def with_sparse_width(card: ModelCard, tokens: int) -> ModelCard:
+    """The card with another number of tokens read by its sparse attention; 0 leaves it as trained."""
+    if not tokens or all(group.attention.index_topk in (0, tokens) for group in card.groups):
+        return card
+    groups = (
+        replace(group, attention=replace(group.attention, index_topk=tokens)) if group.attention.index_topk else group
+        for group in card.groups
+    )
+    return replace(card, groups=tuple(groups))
+
+
 # ---- building ------------------------------------------------------------------------------------------------------
 
 
@@ -227,6 +238,7 @@ def simulate_step_model(
     deployment is split. ``tokens_per_step`` is L(k) where it speculates; drafting is priced here.
     """
     layout, speculation, pool = deployment.layout, deployment.speculation, deployment.prefill
+    card = with_sparse_width(card, deployment.kernels.sparse_topk)
     kernels = kernel_view(deployment)
     work, draft = decode_work(card, platform, kernels, layout, 1.0), None
     if speculation.active:
@@ -253,10 +265,14 @@ def simulate_step_model(
 
 def _flags(platform: Platform, facts: EngineFacts) -> tuple[Flag, ...]:
     """What the reader should know about the kernel facts used."""
-    if not facts.assumed:
-        return ()
-    message = f"no public kernel table covers {facts.engine} on {platform.name}; its kernel facts are assumed"
-    return (Flag("kernel_facts_assumed", message),)
+    found = []
+    if facts.assumed:
+        message = f"no public kernel table covers {facts.engine} on {platform.name}; its kernel facts are assumed"
+        found.append(Flag("kernel_facts_assumed", message))
+    if facts.untold:
+        message = f"{' and '.join(facts.untold)}: in no kernel table of {platform.name}, priced as the usual kernels"
+        found.append(Flag("kernel_backend_untold", message))
+    return tuple(found)
 
 
 def _draft(card: ModelCard, speculation: Speculation, plain: DecodeWork) -> DraftCost:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from predictor.transfer.constants import default_constants
 REPORTED = ("tpot_median_ape_pct", "throughput_median_ape_pct", "ttft_median_ape_pct", "width", "load_average")
 MOST_ERROR_PCT = 40.0
 
+ROOT = Path(__file__).parents[2]
 ASKED = os.environ.get("INFERASIM_REAL_ENGINE") == "1"
 
 
@@ -89,6 +91,33 @@ def test_limits_of_a_start_reach_the_engine(engine: RealEngine) -> None:
     argv = vllm_command(engine, engine.model, 1, engine.folder / "log", Limits(4, 256)).argv
     assert argv[argv.index("--max-num-seqs") + 1] == "4"
     assert argv[argv.index("--max-num-batched-tokens") + 1] == "256"
+
+
+def test_the_engine_s_processes_sleep_instead_of_polling(engine: RealEngine) -> None:
+    command = vllm_command(engine, engine.model, 1, engine.folder / "log")
+    code = "import os, time; begun = time.monotonic(); os.sched_yield(); print(time.monotonic() - begun)"
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=command.env, capture_output=True, text=True, check=True
+    ).stdout
+    assert float(said) >= 0.0005
+
+
+def test_a_stopped_engine_s_orphans_count_as_one_s_own() -> None:
+    """A parent that dies first leaves its child to whoever adopts it: here the study, which then knows its seconds."""
+    code = """
+import subprocess, sys, time
+from evals.real_machine import adopt_orphans, collect_orphans, read_machine
+adopt_orphans()
+parent = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'sum(range(2 * 10**7))'])"
+subprocess.run([sys.executable, "-c", parent], check=True)
+before, deadline = read_machine().own_s, time.monotonic() + 60
+while read_machine().own_s < before + 0.1 and time.monotonic() < deadline:
+    time.sleep(0.05)
+    collect_orphans()
+print(read_machine().own_s - before)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert float(said) >= 0.1
 
 
 def test_an_environment_is_known_by_its_pins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

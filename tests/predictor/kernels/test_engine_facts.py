@@ -36,6 +36,31 @@ def test_operator_can_choose_the_attention_backend():
     assert triton.decode == DECODE["hopper", "sglang", "triton", "bf16"]
 
 
+@pytest.mark.parametrize(
+    ("generation", "engine", "expert", "backend", "family", "form"),
+    [
+        ("hopper", "vllm", Dtype.FP8, "cutlass", "cutlass", "fp8_block"),
+        ("hopper", "vllm", Dtype.FP4, "marlin", "marlin", "mxfp4_a16"),
+        ("blackwell", "sglang", Dtype.FP8, "triton", "triton", "fp8_block"),
+        ("blackwell", "sglang", Dtype.FP4, "flashinfer_trtllm", "trtllm", "nvfp4"),
+        ("blackwell", "vllm", Dtype.FP8, "cutlass", "cutlass", "fp8"),
+        ("blackwell", "trtllm", Dtype.FP8, "deep_gemm", "deepgemm", "fp8_block"),
+    ],
+)
+def test_operator_can_choose_the_expert_backend(generation, engine, expert, backend, family, form):
+    facts = engine_facts(engine, Generation(generation), Precision(expert=expert), Kernels(moe=backend))
+    assert facts.moe == MOE[generation, engine, family, form]
+    assert facts.untold == ()
+
+
+def test_backends_in_no_table_are_named():
+    chosen = Kernels(attention="tilelang", moe="mega")
+    for generation in (Generation.HOPPER, Generation.CDNA4):
+        facts = engine_facts("sglang", generation, Precision(), chosen)
+        assert facts.untold == ("attention backend tilelang", "expert backend mega")
+    assert engine_facts("sglang", Generation.HOPPER, Precision(), Kernels(attention="flash")).untold == ()
+
+
 def test_sglang_latent_attention_on_an_fp8_cache_is_slow_on_hopper():
     """The kernel reaches 7% of the roofline, against 56% on a bf16 cache: an engine fact, not a GPU's."""
     wide, narrow = (MLA_DECODE["hopper", "sglang", "fa3", kv] for kv in ("bf16", "fp8"))
