@@ -8,7 +8,7 @@ from agent.harvest.engine import EngineCommand
 from agent.harvest.plan import HarvestPlan, make_plan
 from agent.harvest.request import HarvestRequest, Prepared, prepare
 from evals.real_environment import LLAMA_SERVER, VLLM, LlamaServer, RealEngine, environment
-from evals.real_machine import cpu_platform
+from evals.real_machine import cpu_platform, has_avx512
 from predictor.cards import EngineProfile, ModelCard
 from predictor.profiles.hf import read_config
 from predictor.profiles.loader import engine_profile
@@ -47,11 +47,8 @@ def model_card_of(folder: Path) -> ModelCard:
 
 
 def served_dtype(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """What the CPU build computes in: bf16 needs AVX-512, without which every product falls back to a slow one."""
-    try:
-        return "bfloat16" if "avx512f" in cpuinfo.read_text() else "float32"
-    except OSError:
-        return "float32"
+    """What the CPU build computes in: without AVX-512 every bf16 product falls back to a slow one."""
+    return "bfloat16" if has_avx512(cpuinfo) else "float32"
 
 
 def deployment(model: str, limits: Limits = USUAL, tp: int = 1) -> Deployment:

@@ -60,8 +60,10 @@ from evals.real_machine import (
     QUIET_LOAD,
     QUIET_OTHERS,
     adopt_orphans,
+    allreduce_us,
     collect_orphans,
     cpu_platform,
+    has_avx512,
     read_bytes_per_s,
     read_machine,
     wait_for_quiet,
@@ -226,14 +228,17 @@ def anchor_study(engine: RealEngine, folder: Path, until: Until) -> dict[str, An
 def width_study(engine: RealEngine, folder: Path, until: Until) -> dict[str, Any]:
     """Harvest a dummy model at TP1 and TP2 and predict the second from the first.
 
-    All ranks read one memory: what it gives each is measured with one and with two of them reading.
+    All ranks read one memory: what it gives each is measured with one and with two of them reading. What an all-reduce
+    between two takes is measured too, where it goes over sockets.
     """
+    reduce_us = None if has_avx512() else allreduce_us(engine.python, WIDTHS[-1], free_port(), environment())
     bandwidth = {width: read_bytes_per_s(width) for width in WIDTHS}
     found = {width: harvest(width_request(engine, width, folder / f"tp{width}"), until.say) for width in WIDTHS}
     narrow, wide = (found[width].anchor.decode[0] for width in WIDTHS)
     card, profile = model_card_of(engine.dummy), machine_profile()
     source, target = (
-        kernel_context(found[width].anchor, narrow, card, _memory(bandwidth[width]), profile) for width in WIDTHS
+        kernel_context(found[width].anchor, narrow, card, _memory(bandwidth[width], reduce_us), profile)
+        for width in WIDTHS
     )
     curve = measured_curve(found[WIDTHS[0]].anchor, narrow)
     moved = {law: move_decode(curve, source, target, law) for law in WIDTH_LAWS}
@@ -251,14 +256,15 @@ def width_study(engine: RealEngine, folder: Path, until: Until) -> dict[str, Any
         "median_ape_pct": errors[WIDTH_LAWS[0]],
         "by_law": errors,
         "target_pct": WIDTH_TARGET_PCT,
+        "allreduce_us": reduce_us,
         "read_gb_s": {str(width): value / 1e9 for width, value in bandwidth.items()},
         "marked": {str(width): harvested(one)["marked"] for width, one in found.items()},
         "rows": rows,
     }
 
 
-def _memory(read_bytes_per_s: float) -> Platform:
-    return cpu_platform(read_bytes_per_s, 4.0 if served_dtype() == "float32" else 2.0)
+def _memory(read_bytes_per_s: float, reduce_us: float | None) -> Platform:
+    return cpu_platform(read_bytes_per_s, 4.0 if served_dtype() == "float32" else 2.0, reduce_us, WIDTHS[-1])
 
 
 def llama_study(server: LlamaServer, engine: RealEngine, folder: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from predictor.cards import Platform
+from predictor.cards import Collective, Platform
 from predictor.transfer.constants import AMD
 
 QUIET_LOAD = 1.5
@@ -32,6 +32,23 @@ for _ in range(12):
     matrix @ vector
     times.append(time.perf_counter() - begun)
 print(matrix.nbytes / sorted(times)[len(times) // 2])
+"""
+# All-reduces of a step's sizes over gloo, which vLLM's CPU build uses where its own need AVX-512: RANK RANKS PORT.
+_REDUCE = """
+import os, sys, time
+import torch, torch.distributed as dist
+rank, ranks = int(sys.argv[1]), int(sys.argv[2])
+os.sched_setaffinity(0, {rank})
+torch.set_num_threads(1)
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[3], GLOO_SOCKET_IFNAME="lo")
+dist.init_process_group("gloo", rank=rank, world_size=ranks)
+times = []
+for turn in range(400):
+    sums = torch.ones(1024 << turn % 5)
+    begun = time.perf_counter()
+    dist.all_reduce(sums)
+    times.append(time.perf_counter() - begun)
+print(sorted(times[40:])[180] * 1e6)
 """
 
 
@@ -108,16 +125,38 @@ def _reader(env: Mapping[str, str]) -> "subprocess.Popen[str]":
     )
 
 
-def cpu_platform(read_bytes_per_s: float = 2e10, weight_bytes: float = 2.0) -> Platform:
+def allreduce_us(python: Path, ranks: int, port: int, env: Mapping[str, str]) -> float:
+    """Median time of an all-reduce of 4 to 64 KiB between ``ranks`` processes on a core each, µs of the slowest."""
+    started = [
+        subprocess.Popen(
+            [str(python), "-c", _REDUCE, str(rank), str(ranks), str(port)], stdout=subprocess.PIPE, text=True, env=env
+        )
+        for rank in range(ranks)
+    ]
+    return max(float(process.communicate()[0]) for process in started)
+
+
+def has_avx512(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether vLLM's CPU build computes in bf16 and reduces through shared memory here: both need AVX-512."""
+    try:
+        return "avx512f" in cpuinfo.read_text()
+    except OSError:
+        return False
+
+
+def cpu_platform(
+    read_bytes_per_s: float = 2e10, weight_bytes: float = 2.0, reduce_us: float | None = None, ranks: int = 2
+) -> Platform:
     """This machine as a platform whose "GPU" is a core. Steps measured at the target's width are not moved by it.
 
     ``read_bytes_per_s`` is what memory gives each rank while all of them read; the laws take weights to stream at a
     share of a GPU's peak, so the peak here is what makes that share the rate that was read. ``weight_bytes`` is what a
     weight takes as it is served: no format the laws know is wider than bf16, so a wider one makes memory slower. A
-    reduction goes through that memory.
+    reduction goes through that memory, and where ``reduce_us`` is given starts as late as was measured of ``ranks``.
     """
     peak = read_bytes_per_s / AMD.stream_share * _BF16_BYTES / weight_bytes
     memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    measured = () if reduce_us is None else (_gloo(ranks, reduce_us, read_bytes_per_s / 2.0),)
     return Platform(
         name="CPU",
         vendor="amd",  # of the laws' two sets the one that rests on terms alone, not on kernel tables
@@ -131,10 +170,23 @@ def cpu_platform(read_bytes_per_s: float = 2e10, weight_bytes: float = 2.0) -> P
         nic_bytes_per_s=1e9,
         kernel_launch_us=10.0,
         hbm_efficiency=0.8,
+        collectives=measured,
         sources={
             "hbm_bytes": "SC_PHYS_PAGES",
             "hbm_bytes_per_s": "a matrix-vector product timed on this machine, over the laws' share of a peak",
             "link_bytes_per_s": "half of a read: shared memory is written, then read",
             "peak_bf16_flops": "order of one AVX-512 core; no law here uses it",
         },
+    )
+
+
+def _gloo(ranks: int, alpha_us: float, bytes_per_s: float) -> Collective:
+    return Collective(
+        op="all_reduce",
+        variant="custom_gloo",
+        tier="node",
+        gpus=ranks,
+        alpha_us=alpha_us,
+        bandwidth_gb_s=bytes_per_s / 1e9,
+        source="gloo between processes on this machine's cores, timed",
     )

@@ -19,7 +19,8 @@ from evals.real_deployments import (
     width_request,
 )
 from evals.real_environment import DUMMY_CONFIG, EnvironmentFailed, RealEngine, cache_folder, environment, llama_ready
-from evals.real_machine import Reading, cpu_platform, read_bytes_per_s, read_machine
+from evals.real_machine import Reading, allreduce_us, cpu_platform, read_bytes_per_s, read_machine
+from predictor.comm import collective_law
 from predictor.transfer.constants import default_constants
 
 REPORTED = ("tpot_median_ape_pct", "throughput_median_ape_pct", "ttft_median_ape_pct", "width", "load_average")
@@ -244,3 +245,14 @@ def test_bf16_is_served_where_the_cpu_has_it(tmp_path: Path, flags: str, served:
     (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\n")
     assert served_dtype(tmp_path / "cpuinfo") == served
     assert served_dtype(tmp_path / "none") == "float32"
+
+
+def test_a_reduction_over_sockets_starts_as_late_as_it_was_timed(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$3" 1500.5 | cut -d" " -f2\n')
+    python.chmod(0o755)
+    timed = allreduce_us(python, 2, 1, dict(os.environ))
+    assert timed == 1500.5
+    slow, quick = (collective_law(cpu_platform(2e10, 4.0, us, 2), "all_reduce", 2).us(4096) for us in (timed, None))
+    assert slow == pytest.approx(1500.5 + 4096 / 1e4, rel=1e-3)
+    assert quick < 20.0
