@@ -4,9 +4,9 @@ Both read the same step model and agree where nothing queues; only the simulator
 """
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from predictor import analytic
-from predictor.analytic_split import SplitPools, split_loop
 from predictor.cards import EngineProfile
 from predictor.des.metrics import HostTimes, SimulationResult
 from predictor.des.request import Request
@@ -19,6 +19,9 @@ from predictor.errors import BadInput
 from predictor.step.build import PricedStep
 from predictor.step.model import DecodeLine, PrefillCurve, StepModel
 from predictor.types import Arrival, Deployment, Distribution, Layout, MemoryBreakdown, SchedulerSettings, Workload
+
+if TYPE_CHECKING:
+    from predictor.analytic_split import SplitPools
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +59,20 @@ def covers(deployment: Deployment) -> bool:
 
 
 def closed_form(
-    deployment: Deployment, workload: Workload, settings: Settings, cap: int, step: PricedStep, split: SplitPools | None
+    deployment: Deployment,
+    workload: Workload,
+    settings: Settings,
+    cap: int,
+    step: PricedStep,
+    split: "SplitPools | None",
 ) -> Served:
     """Means of a closed loop; ``cap`` bounds the running requests of one replica."""
     if workload.arrival is not Arrival.CLOSED:
         raise BadInput(f"arrival {workload.arrival}: the closed form covers closed loops only; simulate open arrivals")
     layout = deployment.layout
     if split is not None:
+        from predictor.analytic_split import split_loop  # only splits need their schedule
+
         loop = split_loop(step.model, workload, workload.concurrency, split)
         requests_per_s, running = loop.requests_per_s, loop.running
     else:

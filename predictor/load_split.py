@@ -7,7 +7,8 @@ from predictor.cards import EngineProfile, Handoff, ModelCard, Platform
 from predictor.des.metrics import HostTimes
 from predictor.disagg import handoff_backend, handoff_ms, split_host_time
 from predictor.engines import Settings, effective_settings
-from predictor.load import Served, pool_blocks, pool_rules, simulated_extras
+from predictor.errors import BadInput
+from predictor.load import Served, closed_form, pool_blocks, pool_rules, simulated_extras
 from predictor.memory import max_concurrency, memory
 from predictor.step.build import PricedStep
 from predictor.types import Deployment, MemoryBreakdown, PrefillPool, Workload
@@ -22,6 +23,27 @@ class PrefillSide:
     memory: MemoryBreakdown
     handoff: Handoff
     layers: int
+
+
+def split_served(
+    deployment: Deployment,
+    workload: Workload,
+    card: ModelCard,
+    platform: Platform,
+    profile: EngineProfile,
+    settings: Settings,
+    held: MemoryBreakdown,
+    cap: int,
+    step: PricedStep,
+    simulate: bool,
+) -> Served:
+    """What two pools serve: request by request, or means of a closed loop."""
+    side = prefill_side(deployment, card, platform, profile)
+    if side is None:
+        raise BadInput(f"{deployment.model} at {deployment.layout.label()}: not split into two pools")
+    if simulate:
+        return simulated_split(deployment, workload, profile, settings, held, cap, step, side)
+    return closed_form(deployment, workload, settings, cap, step, split_pools(deployment, workload, side, cap, step))
 
 
 def prefill_side(

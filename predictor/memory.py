@@ -14,7 +14,7 @@ named below with what they were set on; ``evals/memory.py`` scores the whole aga
 from dataclasses import dataclass
 from functools import lru_cache
 from math import floor
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from predictor.cards import Ffn, ModelCard, Platform
 from predictor.engines import GIB, Pool, Settings
@@ -29,8 +29,10 @@ from predictor.kv_cache import (
     state_bytes_per_sequence,
 )
 from predictor.params import Fp4Format, WeightBytes, WeightPadding, weight_bytes
-from predictor.pool_logs import PoolLog
 from predictor.types import Deployment, Dtype, Layout, MemoryBreakdown, Precision
+
+if TYPE_CHECKING:
+    from predictor.pool_logs import PoolLog
 
 __all__ = [
     "activation_bytes",
@@ -73,7 +75,7 @@ def memory(
     platform: Platform,
     deployment: Deployment,
     settings: Settings,
-    log: PoolLog | None = None,
+    log: "PoolLog | None" = None,
     *,
     pool: Pool = "main",
 ) -> MemoryBreakdown:
@@ -90,7 +92,7 @@ def _memory(
     platform: Platform,
     deployment: Deployment,
     settings: Settings,
-    log: PoolLog | None,
+    log: "PoolLog | None",
     pool: Pool,
 ) -> MemoryBreakdown:
     case = _Case(card, platform, deployment, settings, _layout(deployment, pool), log, engine_family(deployment.engine))
@@ -185,7 +187,7 @@ class _Case:
     deployment: Deployment
     settings: Settings
     layout: Layout
-    log: PoolLog | None
+    log: "PoolLog | None"
     engine: EngineFamily
 
     @property
@@ -279,7 +281,7 @@ class _Case:
             return floor(pool_bytes / cost.request_bytes(longest) * longest)
         return floor(pool_bytes / cost.per_token / cost.block_tokens) * cost.block_tokens
 
-    def logged_pool_bytes(self, log: PoolLog, cost: KvCost) -> float:
+    def logged_pool_bytes(self, log: "PoolLog", cost: KvCost) -> float:
         """Pool of the log: its GiB, else its tokens at their cost (vLLM: at the context they were printed for)."""
         if log.kv_gib is not None:
             return log.kv_gib * GIB

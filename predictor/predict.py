@@ -19,7 +19,6 @@ from predictor.engines import Settings, effective_settings
 from predictor.errors import AnchorRefused, BadInput, DoesNotFit
 from predictor.intervals import Metric, Transfer, calibrated_widths, intervals, transfer_of
 from predictor.load import Served, closed_form, covers, simulated
-from predictor.load_split import prefill_side, simulated_split, split_pools
 from predictor.memory import max_concurrency
 from predictor.step.build import PricedStep, anchored_step
 from predictor.structure import check_deployment, check_workload
@@ -118,17 +117,19 @@ def predict_and_keep(
         limit = "the KV pool" if capacity < running_cap else "the running cap"
         flags = (*flags, Flag("queued", f"{load:.0f} clients a replica, {cap} run at once ({limit})"))
     profile = catalogue.profile
-    side = prefill_side(deployment, catalogue.card, catalogue.platform, profile)
-    open_arrivals = workload.arrival is not Arrival.CLOSED
-    if method != "analytic" and covers(deployment):
+    simulate = method == "des" or (method == "auto" and workload.arrival is not Arrival.CLOSED)
+    if deployment.prefill is not None:
+        from predictor.load_split import split_served  # only splits need their pools
+
+        served = split_served(
+            deployment, workload, catalogue.card, catalogue.platform, profile, settings, breakdown, cap, step, simulate
+        )
+    elif method != "analytic" and covers(deployment):
         served = simulated(deployment, workload, profile, settings, breakdown, cap, step)
-    elif side is not None and (method == "des" or open_arrivals):
-        served = simulated_split(deployment, workload, profile, settings, breakdown, cap, step, side)
     elif method == "des":
         raise BadInput("method des: pipelines are priced in closed form only; use method auto or analytic")
     else:
-        pools = None if side is None else split_pools(deployment, workload, side, cap, step)
-        served = closed_form(deployment, workload, settings, cap, step, pools)
+        served = closed_form(deployment, workload, settings, cap, step, None)
     if selection is not None:
         served = with_residual(served, selection.anchor, deployment, workload)
     prediction = _assemble(deployment, workload, breakdown, capacity, step, served, selection, flags)

@@ -12,7 +12,6 @@ from predictor.cards import EngineProfile, ModelCard, Platform
 from predictor.engines import GIB, Settings, effective_settings
 from predictor.errors import DoesNotFit
 from predictor.memory import max_concurrency, memory
-from predictor.pool_logs import PoolLog
 from predictor.types import Deployment, MemoryBreakdown
 
 
@@ -27,6 +26,8 @@ def pool_memory(
     """Memory of one GPU, the pool corrected by what the anchor shows; raises DoesNotFit where neither finds room."""
     if anchor is None or not shows_pool(anchor):
         return memory(card, platform, deployment, settings)
+    from predictor.pool_logs import PoolLog  # only pools that were seen need it
+
     own = replace(deployment, layout=anchor.signature.layout, prefill=None)
     try:
         here = memory(card, platform, own, effective_settings(profile, own.engine_version, platform, card, own))

@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from predictor.engines import Settings
 from predictor.errors import BadInput
 from predictor.kernels.engine_facts import EngineFacts
 from predictor.kernels.gpu import gpu_of
-from predictor.speculation import Drafter, Method, draft_cost_ratio, drafter
 from predictor.step.attention_price import ContextRead, prefill_attention
 from predictor.step.decode_work import (
     DecodeWork,
@@ -36,13 +36,16 @@ from predictor.step.model import INFINITE_CONTEXT, DecodeLine, PrefillCurve
 from predictor.step.op_price import TOKEN_GRID, FloatArray
 from predictor.types import Deployment, Flag, Layout, Speculation
 
+if TYPE_CHECKING:
+    from predictor.speculation import Drafter, Method
+
 # Host time the GPU waits for once a step, besides sampling kernels: 6% of a modelled 70B FP8 TP8 step at batch 16 on
 # H100 (7 ms). Assumed for every engine; no public measurement separates it.
 HOST_STEP_MS = 0.4
 # The host issues a kernel that no graph replays in about this time (PyTorch dispatch and launch, assumed). It runs
 # ahead of the GPU, so an eager step takes the longer of the two, not their sum.
 HOST_ISSUE_US = 10.0
-_METHODS: dict[str, Method] = {"mtp": "mtp", "eagle3": "eagle3", "dspark": "dspark", "ngram": "ngram"}
+_METHODS: dict[str, "Method"] = {"mtp": "mtp", "eagle3": "eagle3", "dspark": "dspark", "ngram": "ngram"}
 FIXED_TERMS = ("launch", "host", "sampling")
 
 _SHORTEST_PROMPT_TOKENS = 256  # prefill curves are fitted from here to the largest chunk
@@ -174,7 +177,7 @@ def host_issue(card: ModelCard, platform: Platform, deployment: Deployment, work
 class DraftCost:
     """Time to draft for a batch: layers like the target's, one token a request each, and the head (paper A.2)."""
 
-    drafter: Drafter
+    drafter: "Drafter"
     depth: int
     plain: DecodeWork  # one token a request
     layers: int  # of the target
@@ -197,6 +200,8 @@ class DraftCost:
         routed = [values for name, values in plain.layers.terms_us.items() if name in ("experts", "router")]
         routed_us = sum(interpolate(values, batch) for values in routed)
         head_us = plain.head.at(batch) + plain.head.launch_us
+        from predictor.speculation import draft_cost_ratio
+
         return draft_cost_ratio(
             self.drafter,
             self.depth,
@@ -279,6 +284,8 @@ def _draft(card: ModelCard, speculation: Speculation, plain: DecodeWork) -> Draf
     method = _METHODS.get(speculation.method)
     if method is None:
         raise BadInput(f"speculation method {speculation.method!r}: legal is {', '.join(_METHODS)}")
+    from predictor.speculation import drafter  # only where tokens are drafted
+
     return DraftCost(drafter(card, method), speculation.depth, plain, card.layers)
 
 
