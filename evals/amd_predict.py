@@ -12,6 +12,7 @@ from predictor.anchors.residual import MeasuredRun
 from predictor.anchors.schedule import ClosedLoopRun
 from predictor.anchors.solve import ServedPoint, mean_context
 from predictor.cards import ModelCard
+from predictor.comm import variant_named
 from predictor.errors import DataUnavailable
 from predictor.profiles.loader import engine_profile, model_card, platform
 from predictor.transfer import KernelContext, WidthLaw, default_constants
@@ -68,7 +69,7 @@ def side_of(row: AmdRow, layout: Layout, run: ClosedLoopRun) -> KernelContext:
         context_tokens=mean_context(run),
         draft_depth=depth,
         tokens_per_step=TOKENS_PER_STEP[depth],
-        allreduce=known.allreduce,
+        allreduce=variant_named(known.allreduce),
     )
 
 

@@ -53,6 +53,15 @@ RDMA_EFFICIENCY = 0.976
 NETWORK_WIRE_US = 3.0
 
 
+def variant_named(name: str) -> Variant:
+    """The variant of an all-reduce setting; names that no law knows leave the choice to the size.
+
+    >>> variant_named("rccl"), variant_named("nccl")
+    ('rccl', 'auto')
+    """
+    return next((variant for variant in VARIANTS if variant == name), "auto")
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """One kernel's ``α + m/B`` from ``min_bytes`` up."""

@@ -48,6 +48,7 @@ class AnchoredStepModel:
     tokens_per_step: float = 1.0
     pipeline: PipelineTerms | None = None
     ranks: int = 1
+    eager_ms: float = 0.0  # least step of a batch that no graph holds, where the measured one had a graph
     _lines: dict[int, DecodeLine] = field(default_factory=dict)
 
     def decode_line(self, batch: int, context_tokens: float = 0.0) -> DecodeLine:
@@ -60,6 +61,8 @@ class AnchoredStepModel:
         if line is None:
             padded = padded_batch(batch, self.capture_sizes)
             step = self.curve.at(padded * self.ranks)
+            if self.capture_sizes and batch > self.capture_sizes[-1]:
+                step = max(step, self.eager_ms)
             measured_context = padded * self.curve.context_tokens
             slope = min(self.context_slope_ms, step / measured_context)
             intercept = step - slope * measured_context

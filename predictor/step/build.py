@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from predictor.anchors.schema import Anchor, DecodeSweep
 from predictor.anchors.select import kernel_differences
 from predictor.cards import EngineProfile, ModelCard, Platform
+from predictor.comm import variant_named
 from predictor.engines import Settings
 from predictor.pipeline import mean_transfer_ms, microbatch, pipeline_costs
 from predictor.step.anchored import AnchoredStepModel, PipelineTerms
@@ -97,7 +98,12 @@ def anchored_step(
     layout = replace(deployment.layout, pp=1, nodes=1)
     sweep = anchor.sweep_for(workload.isl_tokens, workload.osl_tokens)
     source = kernel_context(anchor, sweep, card, platform, profile)
-    target = replace(source, layout=layout)
+    target = replace(
+        source,
+        layout=layout,
+        allreduce=variant_named(deployment.kernels.allreduce),
+        redundant=deployment.eplb_redundant if layout.ep > 1 else 0,
+    )
     if served_by_terms(sweep, deployment.layout.pp):
         target = replace(target, context_tokens=mean_context(workload))
     curve = moved_curve(anchor, sweep, source, target, deployment.layout.pp, law)
@@ -122,7 +128,7 @@ def anchored_step(
         # kernel models load only where they are needed
         from predictor.step.build_simulated import accepted_tokens, move_kernels
 
-        curve, prefill = move_kernels(curve, prefill, anchor, deployment, card, platform, settings)
+        curve, prefill = move_kernels(curve, prefill, anchor, deployment, card, platform, profile, settings)
         if drafted != deployment.speculation:
             # The anchor's own acceptance stays; only the change of depth or method is taken from published curves.
             target_length, said = accepted_tokens(card, deployment.speculation)
@@ -131,11 +137,13 @@ def anchored_step(
     batch = rank_batch(workload, deployment)
     running = workload.concurrency / deployment.replicas
     terms = pipeline_terms(profile, platform, card, deployment.layout, batch, running)
+    sizes, eager_ms = captured(anchor, deployment, card, platform, settings)
     model = AnchoredStepModel(
         curve=curve,
         context_slope_ms=moved_slope_ms(anchor, sweep, source, target, batch, deployment.layout.pp),
         prefill=prefill,
-        capture_sizes=anchor.signature.capture_sizes or settings.capture_sizes,
+        capture_sizes=sizes,
+        eager_ms=eager_ms,
         tokens_per_step=tokens_per_step,
         pipeline=terms,
         ranks=layout.attn_dp,
@@ -150,6 +158,22 @@ def anchored_step(
         flags=(*flags, *(terms.costs.flags if terms else ())),
         prompts_over_replica=True,
     )
+
+
+def captured(
+    anchor: Anchor, deployment: Deployment, card: ModelCard, platform: Platform, settings: Settings
+) -> tuple[tuple[int, ...], float]:
+    """Batch sizes with a graph, and the least step of a batch above them, ms.
+
+    The anchor's own sizes serve unless the deployment sets a largest one. A step measured in a graph says nothing of
+    the same step without: the host then issues every kernel, and the step takes at least as long.
+    """
+    measured = anchor.signature.capture_sizes
+    if deployment.scheduler.graph_max_bs is None or deployment.kernels.graph_mode == "none":
+        return measured or settings.capture_sizes, 0.0
+    from predictor.step.build_simulated import eager_issue_ms  # kernel models load only where they are needed
+
+    return settings.capture_sizes, eager_issue_ms(card, platform, deployment)
 
 
 def host_time_ms(anchor: Anchor, workload: Workload, source: KernelContext, target: KernelContext) -> float:

@@ -12,8 +12,9 @@ from predictor.engines import Settings, effective_settings
 from predictor.speculation import Method, acceptance
 from predictor.step.build import PricedStep, pipeline_terms, rank_batch
 from predictor.step.curve import DecodeCurve
+from predictor.step.decode_work import decode_work, kernel_view
 from predictor.step.model import PrefillCurve
-from predictor.step.simulate import SimulateStepModel, simulate_step_model
+from predictor.step.simulate import SimulateStepModel, host_issue, simulate_step_model, with_sparse_width
 from predictor.types import Deployment, Flag, Speculation, Workload
 
 METHODS: dict[str, Method] = {"mtp": "mtp", "eagle3": "eagle3", "dspark": "dspark", "ngram": "ngram"}
@@ -29,6 +30,15 @@ def accepted_tokens(card: ModelCard, speculation: Speculation) -> tuple[float, t
     return curve.length(speculation.depth), (Flag("acceptance", said + extrapolated),)
 
 
+def eager_issue_ms(card: ModelCard, platform: Platform, deployment: Deployment) -> float:
+    """Time the host needs to issue every kernel of a decode step on one stage, ms."""
+    here = replace(deployment, layout=replace(deployment.layout, pp=1, nodes=1), prefill=None)
+    queries = 1.0 + (here.speculation.depth if here.speculation.active else 0)
+    kernels = kernel_view(here)
+    work = decode_work(with_sparse_width(card, here.kernels.sparse_topk), platform, kernels, here.layout, queries)
+    return host_issue(card, platform, kernels, work).eager_ms
+
+
 def move_kernels(
     curve: DecodeCurve,
     prefill: PrefillCurve,
@@ -36,12 +46,14 @@ def move_kernels(
     deployment: Deployment,
     card: ModelCard,
     platform: Platform,
+    profile: EngineProfile,
     settings: Settings,
 ) -> tuple[DecodeCurve, PrefillCurve]:
     """Other formats, kernels or drafting: the ratio of simulated work, target to anchor, above the fixed cost.
 
     ``s' = f' + (s - f)·W'/W`` with f and W the simulated fixed part and work of the anchor's step, primed of the
-    target's; the curve stays at the anchor's context.
+    target's; where f exceeds the whole step, both fixed parts are scaled by s/f. The curve stays at the anchor's
+    context.
     """
     signature = anchor.signature
     layout = replace(deployment.layout, pp=1, nodes=1)
@@ -60,16 +72,19 @@ def move_kernels(
             fusions=signature.fusions,
         ),
     )
-    here = simulate_step_model(card, platform, measured, settings)
+    captured = effective_settings(profile, deployment.engine_version, platform, card, measured)
+    here = simulate_step_model(card, platform, measured, captured)
     there = simulate_step_model(card, platform, wanted, settings)
     ranks = layout.attn_dp
     steps = []
     for batch, step in zip(curve.batches, curve.step_ms, strict=True):
         on_rank = max(1, round(batch / ranks))
         context = on_rank * curve.context_tokens
-        fixed_here, fixed_there = min(step, here.fixed_ms(on_rank)), there.fixed_ms(on_rank)
-        work_here = here.decode_line(on_rank, context).at(context) - here.fixed_ms(on_rank)
-        work_there = there.decode_line(on_rank, context).at(context) - fixed_there
+        here_ms, there_ms = here.fixed_ms(on_rank), there.fixed_ms(on_rank)
+        taken = min(1.0, step / here_ms)  # a fixed part above the whole measured step is too large on both sides
+        fixed_here, fixed_there = taken * here_ms, taken * there_ms
+        work_here = here.decode_line(on_rank, context).at(context) - here_ms
+        work_there = there.decode_line(on_rank, context).at(context) - there_ms
         steps.append(fixed_there + (step - fixed_here) * work_there / work_here)
     before, after = here.prefill, there.prefill
     ratio2 = after.per_token2_ms / before.per_token2_ms if before.per_token2_ms else 1.0

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from predictor.cards import ModelCard, Platform
-from predictor.comm import Variant
+from predictor.comm import variant_named
 from predictor.expert_load import Phase, router_family
 from predictor.kernels.engine_facts import EngineFacts, engine_facts
 from predictor.kernels.gpu import Gpu, gpu_of
@@ -20,8 +20,6 @@ from predictor.step.op_price import TOKEN_GRID, FloatArray, PriceContext, op_pri
 from predictor.step.op_types import StepOp, StepOps
 from predictor.step.ops import step_ops
 from predictor.types import Deployment, Layout, SchedulerSettings, Speculation
-
-_VARIANTS: dict[str, Variant] = {"custom": "custom", "quick": "quick", "fused_rms": "fused_rms", "rccl": "rccl"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ def price_context(card: ModelCard, platform: Platform, deployment: Deployment, l
         nodes=max(1, -(-layout.tp // platform.gpus_per_node)),
         redundant=deployment.eplb_redundant if layout.ep > 1 else 0,
         router_family=router_family(card.name),
-        allreduce=_VARIANTS.get(deployment.kernels.allreduce, "auto"),
+        allreduce=variant_named(deployment.kernels.allreduce),
     )
 
 

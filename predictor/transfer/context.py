@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from predictor.cards import ModelCard, Platform
+from predictor.comm import Variant
 from predictor.types import Layout, Precision
 
 
@@ -12,7 +13,8 @@ class KernelContext:
 
     ``context_tokens`` is the mean context of a sequence in decode; ``tokens_per_step`` what one verify step commits for
     a request (1 without speculation) and ``draft_depth`` how many tokens were drafted, so that a step of ``b`` requests
-    carries ``b · (1 + draft_depth)`` tokens. ``allreduce`` names the collective variant of a prompt's large messages.
+    carries ``b · (1 + draft_depth)`` tokens. ``allreduce`` names the variant of a decode step's all-reduces and
+    ``redundant`` counts the copies of busy experts; an anchor was measured with the engines' own choice: custom, none.
     """
 
     card: ModelCard
@@ -23,7 +25,8 @@ class KernelContext:
     context_tokens: float
     draft_depth: int = 0
     tokens_per_step: float = 1.0
-    allreduce: str = "custom"
+    allreduce: Variant = "custom"
+    redundant: int = 0
 
     @property
     def gpus(self) -> int:

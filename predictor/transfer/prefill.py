@@ -55,11 +55,14 @@ def busiest_rank_factor(source: KernelContext, target: KernelContext) -> float:
     Only the share of the work that experts take is stretched by the rows of the busiest rank over the mean.
     """
     moe = source.card.moe
-    if moe is None or source.layout.ep == target.layout.ep:
+    same_ranks = source.layout.ep == target.layout.ep and source.redundant == target.redundant
+    if moe is None or same_ranks:
         return 1.0
     from predictor.transfer.simulated import group_share  # kernel models load only where they are needed
 
-    here, there = imbalance_at_both(moe.experts, moe.topk, source.layout.ep, target.layout.ep, _STEP_TOKENS, "prefill")
+    here, there = imbalance_at_both(
+        moe.experts, moe.topk, source.layout.ep, target.layout.ep, _STEP_TOKENS, "prefill", target.redundant
+    )
     return 1.0 + group_share(source) * (there.i_n / here.i_n - 1.0)
 
 
@@ -75,8 +78,11 @@ def prefill_ratio(
 def move_prefill(
     curve: PrefillCurve, source: KernelContext, target: KernelContext, constants: TransferConstants | None = None
 ) -> PrefillCurve:
-    """Carry prompt coefficients to another layout; identity at the same one, exactly."""
-    if source.layout == target.layout:
+    """Carry prompt coefficients to another layout; identity at the same one, exactly.
+
+    A prompt's messages are large ones, which every variant hands to the library: the all-reduce variant moves nothing.
+    """
+    if replace(source, context_tokens=0.0) == replace(target, context_tokens=0.0, allreduce=source.allreduce):
         return curve
     known = constants or default_constants(source.platform)
     if target.layout.attn_dp > 1 and source.layout.attn_dp == 1:

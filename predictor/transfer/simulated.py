@@ -25,7 +25,8 @@ def _deployment(side: KernelContext) -> Deployment:
         engine=side.engine,
         layout=side.layout,
         precision=side.precision,
-        kernels=Kernels(),
+        kernels=Kernels(allreduce=side.allreduce),
+        eplb_redundant=side.redundant,
     )
 
 

@@ -47,7 +47,7 @@ def allreduce_ms(side: KernelContext, work: StepWork, constants: TransferConstan
         return 0.0
     platform = side.platform
     nodes = -(-side.gpus // platform.gpus_per_node) if side.gpus > (platform.link_domain_gpus or 0) else 1
-    law = collective_law(platform, "all_reduce", side.gpus, nodes=nodes)
+    law = collective_law(platform, "all_reduce", side.gpus, variant=side.allreduce, nodes=nodes)
     sync_us = constants.sync_kernels * platform.kernel_launch_us
     reduced_us = work.collectives * (law.us(work.message_bytes) + sync_us)
     return (reduced_us + _context_exchange_us(side, work, sync_us)) / _US_PER_MS

@@ -173,5 +173,5 @@ def _expert_bytes(side: KernelContext, counts: WeightCounts, tokens: float) -> t
     if ep == 1:
         read = distinct_experts(counts.experts, counts.topk, tokens, family)
         return read * layer / side.gpus, read
-    load = busiest_rank(counts.experts, counts.topk, ep, max(1.0, tokens), "decode", family=family)
+    load = busiest_rank(counts.experts, counts.topk, ep, max(1.0, tokens), "decode", side.redundant, family=family)
     return load.experts_read * layer * ep / side.gpus, load.experts_read

@@ -189,6 +189,43 @@ RULES = (
          load=Load(arrival=Arrival.POISSON, rate_per_s=4.0)),
 )  # fmt: skip
 
+# The same from a measured step, which every lever must move as well. Prompts of a dense model may take longer on two
+# GPUs than on one, where two links carry the sums (paper Table 20: 170 to 238 ms at two stages): no rule for them.
+LLAMA = ("Llama-3.1-8B", "MI355X", "SGLang")
+QWEN = ("Qwen3.6-35B-A3B", "MI355X", "SGLang")
+ANCHORED = (
+    Rule("tp", (1, 2, 4, 8), "shares of weights and cache", case=LLAMA, rises={"kv_tokens": kv_tokens},
+         falls={"weights": weights, "decode_step": decode_step}),
+    Rule("ep", (1, 8), "the busiest rank reads more", rises={"experts": term("experts")}, case=QWEN, base={"tp": 8},
+         load=FEW),
+    Rule("pp", (1, 2, 4), "hops", rises={"tpot": tpot_ms}, falls={"weights": weights}, case=LLAMA, load=FEW),
+    Rule("replicas", (1, 2, 4), "copies share the clients", rises={"output_tok_s": output_tok_s},
+         falls={"tpot": tpot_ms}, case=LLAMA),
+    Rule("weight_dtype", ("bf16", "fp8"), "fewer bytes", falls={"weights": weights, "decode_step": decode_step},
+         case=LLAMA),
+    Rule("kv_dtype", ("bf16", "fp8"), "half the cache", rises={"kv_tokens": kv_tokens},
+         falls={"decode_step": decode_step}, case=LLAMA, load=LONG),
+    Rule("a2a_backend", ("none", "mori_ht"), "tokens travel to their experts' ranks only",
+         falls={"decode_step": decode_step, "ttft": ttft_ms}, case=QWEN, base=DP8),
+    Rule("eplb_redundant", (0, 32), "the busiest rank is less busy", rises={"weights": weights},
+         falls={"experts": term("experts"), "decode_step": decode_step}, case=QWEN, base=EP8),
+    Rule("fusions", ((), ("rope_kvstore",)), "one launch less a layer", falls={"decode_step": decode_step}, case=LLAMA),
+    Rule("graph_mode", ("full", "none"), "the host issues each kernel", rises={"decode_step": decode_step}, case=LLAMA,
+         base={"tp": 8}),
+    Rule("graph_max_bs", (64, 4), "eager above the largest graph", rises={"decode_step": decode_step}, case=LLAMA,
+         base={"tp": 8}, load=Load(clients=(16, 32))),
+    Rule("allreduce", ("custom", "rccl"), "the library starts later", rises={"decode_step": decode_step}, case=LLAMA,
+         base={"tp": 8}),
+    Rule("max_running", (32, 16, 4), "requests wait", rises={"ttft": ttft_ms}, falls={"running": running}, case=LLAMA,
+         load=Load(clients=(64,))),
+    Rule("chunk_size", (8192, 2048, 512), "more steps a prompt", rises={"ttft": ttft_ms}, case=LLAMA,
+         load=Load(isl=(8192, 16384), clients=(8, 16))),
+    Rule("spec_method", ("none", "eagle3"), "a step commits more tokens", falls={"tpot": tpot_ms}, case=LLAMA,
+         rises={"tokens_per_step": extra("tokens_per_step"), "decode_step": decode_step}, load=FEW),
+    Rule("concurrency", (1, 8, 32, 128), "requests share a step", rises={"output_tok_s": output_tok_s, "tpot": tpot_ms},
+         case=LLAMA),
+)  # fmt: skip
+
 # host_kv_gb: test_host_memory_brings_back_what_the_pool_could_not_hold. sparse_topk, of which only the trained width is
 # legal: test_a_narrower_sparse_attention_reads_less.
 ELSEWHERE = ("host_kv_gb", "sparse_topk")

@@ -25,7 +25,7 @@ from predictor.structure import check_deployment
 from predictor.types import Coverage, Deployment, Kernels, Layout, Mode, Prediction, Workload
 from predictor.workload.block_size import BlockSize, Tail
 from predictor.workload.trace import TraceReader
-from tests.levers.direction_rules import ELSEWHERE, RULES, Rule, workload
+from tests.levers.direction_rules import ANCHORED, ELSEWHERE, RULES, Rule, workload
 
 
 def test_every_lever_has_a_rule() -> None:
@@ -40,29 +40,42 @@ def context(case: tuple[str, str, str], load: Workload) -> SearchContext:
 
 
 @cache
-def predicted(rule: Rule, value: LeverValue, load: Workload) -> Prediction:
-    """The prediction by kernel models of the rule's deployment with its lever at one legal value."""
+def predicted(rule: Rule, value: LeverValue, load: Workload, mode: Mode) -> Prediction:
+    """The prediction of the rule's deployment with its lever at one legal value."""
     here = context(rule.case, load)
     merged = merge({**rule.base, rule.lever: value}, defaults(here), here)
     assert merged.setting is not None, merged.reasons
     launched = to_deployment(merged.setting, here)
     assert illegal_reasons(*launched, here) == ()
     assert memory_fits(*launched, here) == ()
-    return predict(*launched, Catalogue(here.card, here.platform, here.engine), mode=Mode.SIMULATE)
+    anchors = bundled_anchors() if mode is Mode.ANCHORED else ()
+    return predict(*launched, Catalogue(here.card, here.platform, here.engine, anchors), mode=mode)
+
+
+def moves(rule: Rule, data: st.DataObject, mode: Mode) -> None:
+    """Every reading of a rule goes the way it says, over each step of its values."""
+    isl, osl, clients = (data.draw(st.sampled_from(each)) for each in (rule.load.isl, rule.load.osl, rule.load.clients))
+    load = workload(rule.load, isl, osl, clients)
+    for before, after in pairwise(rule.values):
+        old, new = (predicted(rule, value, load, mode) for value in (before, after))
+        for name, reading in rule.rises.items():
+            assert reading(new) > reading(old), f"{rule.lever} {before} -> {after}: {name} must rise: {rule.why}"
+        for name, reading in rule.falls.items():
+            assert reading(new) < reading(old), f"{rule.lever} {before} -> {after}: {name} must fall: {rule.why}"
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.lever)
 @given(data=st.data())
 @settings(max_examples=6)
 def test_a_lever_moves_what_its_mechanism_moves(rule: Rule, data: st.DataObject) -> None:
-    isl, osl, clients = (data.draw(st.sampled_from(each)) for each in (rule.load.isl, rule.load.osl, rule.load.clients))
-    load = workload(rule.load, isl, osl, clients)
-    for before, after in pairwise(rule.values):
-        old, new = (predicted(rule, value, load) for value in (before, after))
-        for name, reading in rule.rises.items():
-            assert reading(new) > reading(old), f"{rule.lever} {before} -> {after}: {name} must rise: {rule.why}"
-        for name, reading in rule.falls.items():
-            assert reading(new) < reading(old), f"{rule.lever} {before} -> {after}: {name} must fall: {rule.why}"
+    moves(rule, data, Mode.SIMULATE)
+
+
+@pytest.mark.parametrize("rule", ANCHORED, ids=lambda rule: rule.lever)
+@given(data=st.data())
+@settings(max_examples=6)
+def test_a_lever_moves_a_measured_step_too(rule: Rule, data: st.DataObject) -> None:
+    moves(rule, data, Mode.ANCHORED)
 
 
 def test_an_expert_backend_is_priced_by_the_anchor_measured_with_it() -> None:
