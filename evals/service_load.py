@@ -18,13 +18,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import linear_regression, median
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 REQUEST = {"model": "Llama-3.1-8B", "cluster": "MI355X:8", "engine": "sglang", "slos": ["tpot_ms<=10"]}
 START_S = 120.0
 ANSWER_S = 30.0  # a reader that waits longer counts an error
+FLAT_SHARE = 0.05  # of the memory after the first fifth; a leak of one answer a read would be a hundred times that
+TARGET_P99_MS = 200.0
 
 
 @dataclass
@@ -117,6 +119,7 @@ async def follow(number: int, place: tuple[str, int], tally: Tally, until_s: flo
                 tally.events += line.startswith(b"event: ")
                 if line.startswith(b"event: end"):
                     tally.streams_ended += 1
+                    await asyncio.sleep(1.0)  # as a page that goes on to the next search
                     break
                 if not line:
                     tally.errors.append("stream: cut before its search ended")
@@ -136,7 +139,7 @@ async def keep_searching(
     while time.monotonic() < until_s:
         turn += 1
         body = json.dumps({**REQUEST, "concurrency": 16 + slot + turn % 200, "budget": 300}).encode()
-        status, answer = await connection.ask("POST", "/v1/tune", body)
+        status, answer = await asyncio.wait_for(connection.ask("POST", "/v1/tune", body), START_S)
         if status != 202:
             tally.errors.append(f"tune: {status} {answer[:200]!r}")
             await asyncio.sleep(1.0)
@@ -146,7 +149,7 @@ async def keep_searching(
         started.set()
         while time.monotonic() < until_s:
             await asyncio.sleep(0.5)
-            _, answer = await connection.ask("GET", f"/v1/searches/{search_id}")
+            _, answer = await asyncio.wait_for(connection.ask("GET", f"/v1/searches/{search_id}"), START_S)
             found = json.loads(answer)
             if found["finished_at"]:
                 if found["status"] != "done":
@@ -190,8 +193,13 @@ async def watch(pid: int, tally: Tally, until_s: float, every_s: float) -> None:
     begin_s = time.monotonic()
     while time.monotonic() < until_s:
         mine = rss_mb(pid)
-        tally.rss.append((time.monotonic() - begin_s, mine, mine + sum(rss_mb(child) for child in children(pid))))
-        print(f"{tally.rss[-1][0]:.0f} s: {len(tally.latencies_ms)} reads, {mine:.0f} MB", file=sys.stderr)
+        everyone = mine + sum(rss_mb(child) for child in children(pid))
+        tally.rss.append((time.monotonic() - begin_s, mine, everyone))
+        print(
+            f"{tally.rss[-1][0]:4.0f} s: {len(tally.latencies_ms)} reads, {len(tally.ended)} searches ended, "
+            f"HTTP process {mine:.0f} MB, all processes {everyone:.0f} MB, load {os.getloadavg()[0]:.1f}",
+            file=sys.stderr,
+        )
         await asyncio.sleep(every_s)
 
 
@@ -232,6 +240,18 @@ def growth_mb(samples: Sequence[tuple[float, float, float]], column: int) -> flo
     )
 
 
+def per_minute_mb(samples: Sequence[tuple[float, float, float]], column: int) -> float:
+    """Slope of the memory over time after the first fifth, by least squares.
+
+    >>> round(per_minute_mb([(60.0 * minute, 100.0 + 2.0 * minute, 0.0) for minute in range(10)], 1), 6)
+    2.0
+    """
+    late = samples[len(samples) // 5 :]
+    if len(late) < 2:
+        return 0.0
+    return linear_regression([row[0] / 60.0 for row in late], [row[column] for row in late]).slope
+
+
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Start a service, load it, stop it; the figures."""
     with tempfile.TemporaryDirectory(prefix="inferasim-load-") as folder:
@@ -250,11 +270,21 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 process.terminate()
                 process.wait(60)
     reads = tally.latencies_ms
+    p99_ms, growth, begun = quantile(reads, 0.99), growth_mb(tally.rss, 1), tally.rss[len(tally.rss) // 5][1]
+    flat = growth <= FLAT_SHARE * begun
+    verdict = "flat" if flat else "grows"
+    print(
+        f"p99 {p99_ms:.0f} ms (target {TARGET_P99_MS:.0f}), {len(tally.errors)} errors; memory {verdict}: "
+        f"{growth:+.1f} MB on {begun:.0f} MB over the last four fifths of {options.seconds:.0f} s",
+        file=sys.stderr,
+    )
     return {
         "errors": len(tally.errors),
-        "read_p99_ms": quantile(reads, 0.99),
+        "read_p99_ms": p99_ms,
         "events_delivered": tally.events,
-        "rss_growth_mb": growth_mb(tally.rss, 1),
+        "rss_growth_mb": growth,
+        "rss_flat": flat,
+        "rss_mb_per_min": per_minute_mb(tally.rss, 1),
         "read_p50_ms": quantile(reads, 0.5),
         "read_p90_ms": quantile(reads, 0.9),
         "read_max_ms": max(reads),
@@ -272,6 +302,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "seconds": options.seconds,
         "load_average": os.getloadavg()[0],
         "cores": os.cpu_count(),
+        "rss_over_time_mb": [[round(at_s), round(mine, 1), round(every, 1)] for at_s, mine, every in tally.rss],
         "first_errors": tally.errors[:5],
     }
 

@@ -111,26 +111,34 @@ async def whole(state: State, search_id: int) -> SearchView:
     if lacks_launch(view):
         async with view.lock:
             if view.best is not None and not view.extra:
+                view.extra_failed = True
                 view.extra = await state.calls.run(questions.launch, state.settings, search_id, view.best.index)
+                view.extra_failed = False
                 view.version += 1
+    return view
+
+
+async def answer(state: State, search_id: int) -> bytes:
+    """A search as JSON; what was last said of it stands until the launch commands of its end have come."""
+    view = await state.views.get(search_id)
+    if lacks_launch(view) and view.last_body and not view.extra_failed:
+        state.views.aside(search_id, finished(state, search_id))
+        return view.last_body
+    return (await finished(state, search_id)).body()
+
+
+async def finished(state: State, search_id: int) -> SearchView:
+    """A whole view, whose answer is kept where it will never change."""
+    view = await whole(state, search_id)
+    if view.ended and view.stored.end is not None:
+        state.views.keep_final(view)
     return view
 
 
 @router.get("/searches/{search_id}", response_model=dict[str, Any])
 async def search(search_id: Id, state: ServiceState, _caller: Reader) -> Response:
     """One search: its request, its state, what was refused and why, its best trial and how to launch it."""
-    body = state.views.final(search_id)
-    if body is None:
-        view = await state.views.get(search_id)
-        before = view.last_body if lacks_launch(view) else b""
-        if before and view.lock.locked():
-            body = (
-                before  # another reader has asked for the launch commands: until they come, what was last said stands
-            )
-        else:
-            body = (await whole(state, search_id)).body()
-            if view.ended and view.stored.end is not None:
-                state.views.keep_final(view)
+    body = state.views.held(search_id) or await answer(state, search_id)
     return Response(body, media_type="application/json")
 
 
@@ -209,7 +217,10 @@ async def cancelled(state: State, caller: Caller, job: Job) -> Job:
                 end_early(state.ledger, found.search_id, "stopped", message)
         return found
 
-    return await asyncio.to_thread(stop)
+    stopped = await asyncio.to_thread(stop)
+    if stopped.search_id is not None:
+        state.views.outdated(stopped.search_id)
+    return stopped
 
 
 @router.get("/searches/{search_id}/launch", response_class=PlainTextResponse)

@@ -14,6 +14,7 @@ from agent.service import api_answers, api_searches
 from agent.service.bodies import ProblemBody
 from agent.service.calls import Calls
 from agent.service.edge import Edge
+from agent.service.express import Express
 from agent.service.limits import BodyLimit, Rate
 from agent.service.logs import log
 from agent.service.metrics import Metrics
@@ -97,6 +98,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(Exception, unexpected)
+    app.add_middleware(Express)
     app.add_middleware(
         BodyLimit, limit=lambda path: settings.max_upload_bytes if path in UPLOADS else settings.max_body_bytes
     )

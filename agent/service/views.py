@@ -5,21 +5,28 @@ second, for all of them; a search that has ended is read once.
 """
 
 import asyncio
+import contextlib
 import json
+import math
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent.service.problems import Failed
+from ledger.errors import LedgerError
 from ledger.queue import Job, Queue
 from ledger.record import NoteRecord, StoredSearch, TrialRecord
 from ledger.store import Ledger
 from levers.objectives import Direction, objective
+from predictor.errors import InferaSimError
 
-FRESH_S = 0.5  # how old an answer about a running search may be
+FRESH_S = 0.5  # after this an answer about a running search is read anew
+STALE_S = 2.0  # until this the old answer is given while it is read anew: no reader waits for the ledger
 HEARTBEAT_S = 15.0  # a comment on a silent stream, so that proxies keep it open
 MOST_VIEWS, MOST_TRIALS = 32, 20_000  # held at once: some 5 kB a trial
+MOST_ENDED = 8  # of them views of searches that have ended: their answers are kept apart, their trials read again
 MOST_BODIES = 2_000  # answers about searches that have ended: some 5 kB each
 HYPOTHESES = ("plan", "scratchpad", "summary", "llm_end")  # notes that say what is believed, for the stream
 
@@ -65,9 +72,10 @@ class SearchView:
     scored: int = 0
     legal: int = 0
     ended: bool = False
-    read_at_s: float = 0.0
+    read_at_s: float = -math.inf
     version: int = 0
     extra: dict[str, Any] = field(default_factory=dict)  # what is computed once for a search that has ended
+    extra_failed: bool = False  # the last try: whoever asks next waits for the next one and hears why
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _body: tuple[int, bytes] = (-1, b"")
 
@@ -188,11 +196,46 @@ class Views:
         self._views: OrderedDict[int, SearchView] = OrderedDict()
         self._bodies: OrderedDict[int, bytes] = OrderedDict()
         self._making = asyncio.Lock()
+        self._aside: dict[int, asyncio.Task[None]] = {}
         self.streams = 0
 
-    def final(self, search_id: int) -> bytes | None:
-        """The answer about a search that has ended, if it was asked for before."""
-        return self._bodies.get(search_id)
+    def held(self, search_id: int) -> bytes | None:
+        """The answer at hand: of a search that has ended, or of one that runs, :data:`STALE_S` old at most.
+
+        One over :data:`FRESH_S` is read anew beside: what a reader waits for is never the ledger.
+        """
+        final = self._bodies.get(search_id)
+        if final is not None:
+            return final
+        view = self._views.get(search_id)
+        if view is None or view.ended:
+            return None
+        age_s = time.monotonic() - view.read_at_s
+        if age_s > STALE_S:
+            return None
+        if age_s > FRESH_S:
+            self.aside(search_id, self._freshen(view))
+        return view.body()
+
+    def aside(self, search_id: int, work: Coroutine[Any, Any, object]) -> None:
+        """Do something for a search that no reader waits for; one thing at a time. A failure is told to who waits."""
+        if search_id in self._aside:
+            work.close()
+            return
+
+        async def quietly() -> None:
+            with contextlib.suppress(InferaSimError, LedgerError, Failed):
+                await work
+
+        task = asyncio.get_running_loop().create_task(quietly())
+        self._aside[search_id] = task
+        task.add_done_callback(lambda _task: self._aside.pop(search_id, None))
+
+    def outdated(self, search_id: int) -> None:
+        """Something was changed here: the next reader sees it."""
+        view = self._views.get(search_id)
+        if view is not None:
+            view.read_at_s = -math.inf
 
     def keep_final(self, view: SearchView) -> None:
         """Keep the answer about a search that has ended: it never changes."""
@@ -249,6 +292,9 @@ class Views:
 
     def _keep(self, view: SearchView) -> None:
         self._views[view.search_id] = view
+        ended = [one.search_id for one in self._views.values() if one.ended and one is not view]
+        for search_id in ended[: max(0, len(ended) - MOST_ENDED)]:
+            del self._views[search_id]
         while len(self._views) > 1 and (
             len(self._views) > MOST_VIEWS or sum(len(one.trials) for one in self._views.values()) > MOST_TRIALS
         ):
