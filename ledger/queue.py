@@ -24,7 +24,7 @@ from sqlmodel import col, insert, select
 
 from ledger.canonical import dumps, frozen
 from ledger.errors import Conflict, LedgerError
-from ledger.record import InputFile, SearchRecord
+from ledger.record import InputFile, NoteRecord, SearchRecord
 from ledger.store import Guard, Ledger
 from ledger.tables import JobRow
 
@@ -64,6 +64,11 @@ class Job:
     created_at: str
     started_at: str | None
     finished_at: str | None
+
+    @property
+    def attempts(self) -> int:
+        """How often a worker has begun it: more than once after a crash, a shutdown or a lost lease."""
+        return self.fence
 
     @property
     def ended(self) -> bool:
@@ -109,33 +114,25 @@ class Queue:
         bounds: Bounds,
         search: tuple[SearchRecord, Iterable[InputFile]] | None = None,
         inputs: Iterable[InputFile] = (),
+        notes: Iterable[NoteRecord] = (),
     ) -> tuple[Job, bool]:
         """Take a job on, with its search and inputs in the same transaction; also says whether it is a new one.
 
-        The same caller's same idempotency key gives the first job back; with another request it is refused.
+        ``notes`` are what the search begins with: how its request was read. The same caller's same idempotency key
+        gives the first job back; with another request it is refused.
         """
         body = dumps(frozen(dict(new.request), "request"))
         with self.ledger.transaction("the same request was sent twice at once") as connection:
             self._serialise(connection)
-            if new.idempotency_key is not None:
-                same = (
-                    col(JobRow.caller) == new.caller,
-                    col(JobRow.idempotency_key) == new.idempotency_key,
-                )
-                known = _jobs(connection, *same)
-                if known:
-                    if known[0].kind != new.kind or dumps(frozen(dict(known[0].request), "request")) != body:
-                        raise KeyReused(
-                            f"idempotency key {new.idempotency_key!r}: was sent before with another request; "
-                            "use a new key for a new request"
-                        )
-                    return known[0], False
+            known = _known(connection, new, body)
+            if known is not None:
+                return known, False
             waiting = _counts(connection, col(JobRow.status) == QUEUED)
             if waiting.get(new.caller, 0) >= bounds.queued_per_caller:
                 raise QueueFull(f"{bounds.queued_per_caller} of your requests wait already; send this one again later")
             if sum(waiting.values()) >= bounds.queued:
                 raise QueueFull(f"{bounds.queued} requests wait already; send this one again later")
-            search_id = None if search is None else self.ledger.insert_search(connection, *search)
+            search_id = None if search is None else self.ledger.insert_search(connection, *search, notes)
             self.ledger.put_inputs(connection, inputs)
             row = insert(JobRow).returning(col(JobRow.id))
             values = {
@@ -152,6 +149,12 @@ class Queue:
             }
             job_id = connection.execute(row, values).scalar_one()
             return _jobs(connection, col(JobRow.id) == job_id)[0], True
+
+    def known(self, new: NewJob) -> Job | None:
+        """The job that the same request with the same key made before. Raises KeyReused for another request."""
+        body = dumps(frozen(dict(new.request), "request"))
+        with self.ledger.reading() as session:
+            return _known(session.connection(), new, body)
 
     # ---------------------------------------------------------------------------------------------------- working
 
@@ -325,6 +328,20 @@ def _lost(job: Job) -> LeaseLost:
 def _counts(connection: Connection, *conditions: ColumnElement[bool]) -> dict[str, int]:
     query = select(col(JobRow.caller), func.count()).where(*conditions).group_by(col(JobRow.caller))
     return {caller: int(count) for caller, count in connection.execute(query)}
+
+
+def _known(connection: Connection, new: NewJob, body: str) -> Job | None:
+    if new.idempotency_key is None:
+        return None
+    found = _jobs(connection, col(JobRow.caller) == new.caller, col(JobRow.idempotency_key) == new.idempotency_key)
+    if not found:
+        return None
+    if found[0].kind != new.kind or dumps(frozen(dict(found[0].request), "request")) != body:
+        raise KeyReused(
+            f"idempotency key {new.idempotency_key!r}: was sent before with another request; "
+            "use a new key for a new request"
+        )
+    return found[0]
 
 
 _COLUMNS = JobRow.__table__  # type: ignore[attr-defined]  # SQLModel adds it to table classes

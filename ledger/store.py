@@ -128,12 +128,20 @@ class Ledger:
         with self.transaction() as connection:
             return self.insert_search(connection, record, inputs)
 
-    def insert_search(self, connection: Connection, record: SearchRecord, inputs: Iterable[InputFile] = ()) -> int:
-        """As :meth:`create_search`, inside a transaction of :meth:`transaction`."""
+    def insert_search(
+        self,
+        connection: Connection,
+        record: SearchRecord,
+        inputs: Iterable[InputFile] = (),
+        notes: Iterable[NoteRecord] = (),
+    ) -> int:
+        """As :meth:`create_search`, inside a transaction of :meth:`transaction`; ``notes`` are what it begins with."""
         self.put_inputs(connection, inputs)
         row = insert(SearchRow).returning(col(SearchRow.id))
         search_id = connection.execute(row, rows.search_values(record)).scalar_one()
         assert search_id is not None  # the column is a primary key; only the row class allows None
+        for position, note in enumerate(notes):
+            connection.execute(insert(NoteRow), rows.note_values(search_id, position, note))
         return search_id
 
     def add_inputs(self, inputs: Iterable[InputFile]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
-from agent.service import questions
+from agent.service import asking, questions
 from agent.service.bodies import Id, JobBody, Name, ReadBody, Submitted, TuneBody
 from agent.service.jobs import end_early
 from agent.service.problems import Failed, Problem
@@ -50,8 +50,10 @@ def submitted(state: State, job: Job, fresh: bool, reading: dict[str, Any] | Non
 @router.post("/tune", status_code=202, response_model=Submitted)
 async def tune(body: TuneBody, state: ServiceState, caller: Tuner, key: Key = None) -> Response:
     """Submit a search. It runs outside the request: follow its events, or read it until it has ended."""
-    job, fresh, reading = await state.calls.run(
-        questions.submit_tune, state.settings, body.fields(), body.text, body.accept, asked(caller, key)
+    wish = asking.Wish(body.fields(), body.text, body.accept, body.planner)
+    with_llm = state.asks_llm(body.planner)
+    job, fresh, reading = await state.readers(with_llm).run(
+        asking.submit_tune, state.settings, wish, with_llm, asked(caller, key)
     )
     return submitted(state, job, fresh, reading)
 
@@ -59,7 +61,8 @@ async def tune(body: TuneBody, state: ServiceState, caller: Tuner, key: Key = No
 @router.post("/read")
 async def read(body: ReadBody, state: ServiceState, _caller: Reader) -> dict[str, Any]:
     """What a request in words is understood to ask for; nothing is submitted."""
-    return await state.calls.run(questions.read_text, body.text)
+    with_llm = state.asks_llm("auto")
+    return await state.readers(with_llm).run(asking.read_text, body.text, with_llm)
 
 
 @router.get("/searches")
@@ -268,6 +271,18 @@ async def export(
     content = await state.calls.run(questions.export, state.settings, search_id, file_format)
     name = f'attachment; filename="search-{search_id}.{file_format}"'
     return Response(content, media_type=EXPORTS[file_format], headers={"Content-Disposition": name})
+
+
+@router.get(
+    "/searches/{search_id}/report",
+    response_class=Response,
+    responses={200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
+)
+async def report(search_id: Id, state: ServiceState, _caller: Reader) -> Response:
+    """The report ``inferasim report`` makes: one HTML file that needs nothing else."""
+    content = await state.calls.run(questions.report, state.settings, search_id)
+    name = f'attachment; filename="search-{search_id}.html"'
+    return Response(content, media_type="text/html", headers={"Content-Disposition": name})
 
 
 @router.get("/jobs/{job_id}", response_model=JobBody)

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from agent.llm.settings import load_settings as load_llm_settings
 from agent.service import api_answers, api_searches
 from agent.service.bodies import ProblemBody
 from agent.service.calls import Calls
@@ -52,6 +53,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     """The application on a ledger, which is opened (and made or upgraded) at once."""
     metrics = Metrics()
     ledger = open_ledger(settings.ledger_url)
+    talks = settings.llm == "auto" and load_llm_settings().configured
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -63,6 +65,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
             tokens=Tokens(ledger),
             views=Views(ledger, queue),
             calls=Calls(settings.quick_workers, settings.call_timeout_s),
+            talks=Calls(settings.llm_workers, settings.llm_timeout_s) if talks else None,
             pool=WorkerPool(settings),
             metrics=metrics,
             reads=Rate(settings.reads_per_s, 2.0 * settings.reads_per_s),
@@ -78,6 +81,8 @@ def create_app(settings: ServiceSettings) -> FastAPI:
             state.stopping = True
             await state.pool.stop()
             state.calls.close()
+            if state.talks is not None:
+                state.talks.close()
             ledger.close()
 
     app = FastAPI(

@@ -3,11 +3,13 @@
 The same fields as the command line's, with bounds that no honest request reaches.
 """
 
-from typing import Annotated, Any, Literal
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from agent.pareto.request import SweepRequest
+from agent.predict_request import PredictRequest
 from predictor.types import Arrival, Dtype
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -33,6 +35,11 @@ class TuneBody(Body):
 
     text: Annotated[Text, Field(description="What to tune, in words.")] = ""
     accept: Annotated[bool, Field(description="Accept what is proposed for what the text leaves open.")] = False
+    planner: Annotated[
+        Literal["auto", "seed", "llm"],
+        Field(description="Who reads and searches: the language model (auto: where the service has one), or rules."),
+    ] = "auto"
+    guidance: Annotated[str, Field(max_length=2000, description="Hints for the language model.")] | None = None
     model: Name | None = None
     cluster: Annotated[Name | None, Field(description="GPU:N or GPU:NxNODES, such as MI355X:8 or H200:8x2.")] = None
     engine: Name | None = None
@@ -54,7 +61,7 @@ class TuneBody(Body):
 
     def fields(self) -> dict[str, Any]:
         """What was said, without text."""
-        return self.model_dump(mode="json", exclude_none=True, exclude={"text", "accept"})
+        return self.model_dump(mode="json", exclude_none=True, exclude={"text", "accept", "planner"})
 
 
 class ReadBody(Body):
@@ -63,47 +70,47 @@ class ReadBody(Body):
     text: Annotated[Text, Field(min_length=1)]
 
 
-class PredictBody(Body):
-    """One deployment under one workload: the fields of :class:`agent.predict_request.PredictRequest`."""
+LIMITS: dict[str, Any] = {  # bounds of a prediction's fields that no honest request reaches
+    "model": Name,
+    "gpu": Name,
+    "engine": Name,
+    "engine_version": Annotated[str, Field(max_length=200)],
+    **dict.fromkeys(("tp", "ep", "pp", "attn_dp", "dcp", "nodes", "replicas"), Width),
+    **dict.fromkeys(("prefill_ep", "prefill_attn_dp", "prefill_replicas"), Width),
+    "prefill_tp": Width | None,
+    "handoff": Annotated[str, Field(max_length=100)],
+    **dict.fromkeys(("graph_mode", "allreduce", "a2a", "spec_method"), Name),
+    "spec_depth": Annotated[int, Field(ge=0, le=64)],
+    "max_running": Clients | None,
+    **dict.fromkeys(("token_budget", "chunk_size"), Tokens | None),
+    "kv_mem_fraction": Annotated[float, Field(gt=0, le=1)] | None,
+    "host_kv_gb": Annotated[float, Field(ge=0, le=1e6)],
+    **dict.fromkeys(("isl", "osl"), Tokens),
+    "concurrency": Clients,
+    **dict.fromkeys(("request_rate", "usd_per_gpu_h"), Positive | None),
+    "length_range": Annotated[float, Field(gt=0, le=1)],
+    "prefix_hit": Share,
+}
 
-    model: Name
-    gpu: Name
-    engine: Name
-    engine_version: Annotated[str, Field(max_length=200)] = ""
-    tp: Width = 1
-    ep: Width = 1
-    pp: Width = 1
-    attn_dp: Width = 1
-    dcp: Width = 1
-    nodes: Width = 1
-    replicas: Width = 1
-    prefill_tp: Width | None = None
-    prefill_ep: Width = 1
-    prefill_attn_dp: Width = 1
-    prefill_replicas: Width = 1
-    handoff: Annotated[str, Field(max_length=100)] = ""
-    weight_dtype: Dtype | None = None
-    linear_dtype: Dtype | None = None
-    expert_dtype: Dtype | None = None
-    kv_dtype: Dtype = Dtype.BF16
-    graph_mode: Name = "full"
-    allreduce: Name = "custom"
-    a2a: Name = "none"
-    spec_method: Name = "none"
-    spec_depth: Annotated[int, Field(ge=0, le=64)] = 0
-    max_running: Clients | None = None
-    token_budget: Tokens | None = None
-    chunk_size: Tokens | None = None
-    kv_mem_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
-    host_kv_gb: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    isl: Tokens
-    osl: Tokens
-    concurrency: Clients = 1
-    arrival: Arrival = Arrival.CLOSED
-    request_rate: Positive | None = None
-    length_range: Annotated[float, Field(gt=0, le=1)] = 1.0
-    prefix_hit: Share = 0.0
-    usd_per_gpu_h: Positive | None = None
+
+def prediction_fields() -> dict[str, Any]:
+    """The fields of a :class:`PredictRequest` with its defaults, each within its limits; choices need none."""
+    types = get_type_hints(PredictRequest)
+    return {
+        one.name: (LIMITS.get(one.name, types[one.name]), ... if one.default is MISSING else one.default)
+        for one in fields(PredictRequest)
+    }
+
+
+if TYPE_CHECKING:
+    Prediction = Body
+else:
+    Prediction = create_model("Prediction", __base__=Body, **prediction_fields())
+
+
+class PredictBody(Prediction):
+    """One deployment under one workload: the fields of ``inferasim predict``."""
+
     mode: Mode = "auto"
     method: Literal["auto", "analytic", "des"] = "auto"
 
@@ -173,6 +180,7 @@ class JobBody(BaseModel):
     search_id: int | None = None
     status: str
     cancel_requested: bool
+    attempts: int
     created_at: str
     started_at: str | None = None
     finished_at: str | None = None

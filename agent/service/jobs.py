@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from agent.service.asking import worker_planner
 from agent.service.control import CANCELLED, LOST, SHUTDOWN, Control, StopWork
 from agent.service.logs import log
 from agent.service.problems import INTERNAL, problem_of
@@ -156,10 +157,13 @@ def _search(book: Patient, queue: Queue, job: Job, control: Control) -> None:
         return
     texts = [one.text for one in book.book.inputs(search_id) if one.kind == "anchor"]
     anchors = tuple(parse_anchor(text, f"search {search_id}") for text in texts)
-    prepared = prepare(recorded_request(stored.record.request), anchors)
+    request = recorded_request(stored.record.request)
+    planner = worker_planner(stored.record.request.get("planner"), request.guidance, book.resume_state(search_id).notes)
+    prepared = prepare(request, anchors, planner)
     if prepared.record.input_sha256 != stored.record.input_sha256:
         raise BadInput(
-            f"search {search_id}: was submitted to another version of the service, whose catalogue differs; ask again"
+            f"search {search_id}: was submitted to another version of the service, whose catalogue or language model "
+            "differs; ask again"
         )
     search(
         prepared,

@@ -43,8 +43,11 @@ class Failed(Exception):
     """Raised by a handler to answer with a problem."""
 
     def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.detail)
+        super().__init__(problem)  # its argument: exceptions from another process are built again from theirs
         self.problem = problem
+
+    def __str__(self) -> str:
+        return self.problem.detail
 
 
 TITLES = {

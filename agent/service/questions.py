@@ -24,7 +24,7 @@ from predictor.errors import BadInput, unknown_name
 
 
 @lru_cache(maxsize=4)
-def _book(url: str) -> Ledger:
+def book_of(url: str) -> Ledger:
     """One open ledger a process; it reconnects by itself."""
     return open_ledger(url)
 
@@ -89,49 +89,6 @@ class Asked:
     key: str | None = None
 
 
-def read_text(text: str) -> dict[str, Any]:
-    """What a request in words is understood to ask for; the rules alone read it."""
-    from agent.llm.text_request import read_request
-
-    reading = read_request(text)
-    proposals: dict[str, Any] = {}
-    for question in reading.questions:
-        proposals |= dict(question.proposal or {})
-    answer = reading.as_json()
-    answer["questions"] = [
-        {"field": one.field, "question": one.text, "proposal": None if one.proposal is None else dict(one.proposal)}
-        for one in reading.questions
-    ]
-    return {**answer, "fields": dict(reading.fields), "proposals": proposals}
-
-
-def submit_tune(
-    settings: ServiceSettings, fields: Mapping[str, Any], text: str, accept: bool, asked: Asked
-) -> tuple[Job, bool, dict[str, Any] | None]:
-    """Check a request as ``tune`` does, record its search, and queue it; also how its text was read."""
-    from agent.anchor_files import load_anchors
-    from agent.tune import prepare
-
-    given, reading = dict(fields), None
-    if text:
-        from agent.llm.text_request import read_request, settle
-
-        reading = read_request(text)
-        given = settle(reading, given, accept)
-    for name in ("model", "cluster", "engine"):
-        if name not in given:
-            raise BadInput(f"{name}: is left out; say it, or describe the whole request in text")
-    request = validated(TuningRequest, **{"objective": "output_tok_s_per_gpu", **given})
-    named_model(request.model)
-    if request.budget > settings.max_budget:
-        raise BadInput(f"budget {request.budget}: this service allows {settings.max_budget} trials at most")
-    prepared = prepare(request, load_anchors(settings.anchors_folder))
-    new = NewJob("tune", asked.caller, {"request": request.model_dump(mode="json")}, asked.key)
-    queue = Queue(_book(settings.ledger_url), settings.lease_s)
-    job, fresh = queue.submit(new, _bounds(settings), (prepared.record, prepared.files))
-    return job, fresh, None if reading is None else plain(reading.as_json())
-
-
 def submit_sweep(
     settings: ServiceSettings, kind: str, fields: Mapping[str, Any], more: Mapping[str, Any], asked: Asked
 ) -> tuple[Job, bool]:
@@ -161,10 +118,10 @@ def submit_sweep(
             raise BadInput(f"shapes {', '.join(request.shapes)}: a mix is for one kind of traffic; sweep one shape")
         check_fleet(more["fleet"], cluster.gpus, parse_demands(tuple(more["demands"]), request.models, read_tiers()))
     new = NewJob(kind, asked.caller, {"request": request.model_dump(mode="json"), **more}, asked.key)
-    return Queue(_book(settings.ledger_url), settings.lease_s).submit(new, _bounds(settings))
+    return Queue(book_of(settings.ledger_url), settings.lease_s).submit(new, bounds(settings))
 
 
-def _bounds(settings: ServiceSettings) -> Bounds:
+def bounds(settings: ServiceSettings) -> Bounds:
     return Bounds(settings.queued_per_caller, settings.queued)
 
 
@@ -176,7 +133,7 @@ def launch(settings: ServiceSettings, search_id: int, index: int | None) -> dict
     from agent.launching import launch_json
     from agent.recorded import recorded_trial
 
-    found = recorded_trial(_book(settings.ledger_url), search_id, index)
+    found = recorded_trial(book_of(settings.ledger_url), search_id, index)
     context = found.context
     answer = launch_json(found.deployment, found.workload, context.card, context.platform, context.engine)
     return {
@@ -195,7 +152,7 @@ def launch_file(settings: ServiceSettings, search_id: int, index: int | None, fi
     from agent.launch import Options, compose, kubernetes, launch_plan, script
     from agent.recorded import recorded_trial
 
-    found = recorded_trial(_book(settings.ledger_url), search_id, index)
+    found = recorded_trial(book_of(settings.ledger_url), search_id, index)
     context = found.context
     options = Options(found.workload, own_network=file_format == "kubernetes")
     plan = launch_plan(found.deployment, context.card, context.platform, context.engine, options)
@@ -221,7 +178,15 @@ def export(settings: ServiceSettings, search_id: int, file_format: str) -> bytes
     """A search with every trial, as ``inferasim ledger export`` writes it."""
     from ledger.export import export as render
 
-    return render(_book(settings.ledger_url), [search_id], file_format, stable=False)
+    return render(book_of(settings.ledger_url), [search_id], file_format, stable=False)
+
+
+def report(settings: ServiceSettings, search_id: int) -> bytes:
+    """The page ``inferasim report SEARCH --out`` writes."""
+    from agent.charts.page import page
+    from agent.charts.search_report import search_document
+
+    return page(search_document(book_of(settings.ledger_url), search_id)).encode()
 
 
 # ---------------------------------------------------------------------------------------------------------- anchors
@@ -270,7 +235,7 @@ def submit_trace(
     trace = InputFile("trace", "trace", text)
     body = {"fields": dict(fields), "options": dict(options)}
     new = NewJob("simulate", asked.caller, {**body, "trace_sha256": trace.sha256}, asked.key)
-    return Queue(_book(settings.ledger_url), settings.lease_s).submit(new, _bounds(settings), inputs=(trace,))
+    return Queue(book_of(settings.ledger_url), settings.lease_s).submit(new, bounds(settings), inputs=(trace,))
 
 
 def check_trace(text: str, options: Mapping[str, Any], most: int) -> int:

@@ -37,6 +37,9 @@ class ServiceSettings(BaseModel):
     secure_cookies: bool = False  # set it where a proxy in front speaks HTTPS
     workers: Annotated[int, Field(ge=0, le=256)] = 2  # search processes; 0 only answers
     quick_workers: Annotated[int, Field(ge=1, le=64)] = 1  # processes for predictions, comparisons, launch commands
+    llm: Literal["auto", "off"] = "auto"  # auto: use the language model of the INFERASIM_LLM settings, if there is one
+    llm_workers: Annotated[int, Field(ge=1, le=16)] = 1  # processes that read requests with it
+    llm_timeout_s: Seconds = 120.0  # of reading one request with it
     nice: Annotated[int, Field(ge=0, le=19)] = 10  # of search processes, so that answers stay quick while they run
     lease_s: Annotated[float, Field(ge=1, le=3600)] = 30.0  # a dead worker's search goes on elsewhere after this
     poll_s: Annotated[float, Field(ge=0.05, le=60)] = 0.5  # how often an idle worker looks into the queue

@@ -52,6 +52,7 @@ class State:
     tokens: Tokens
     views: Views
     calls: Calls
+    talks: Calls | None  # processes with a language model; None where none is set
     pool: WorkerPool
     metrics: Metrics
     reads: Rate
@@ -59,6 +60,18 @@ class State:
     streams: dict[str, int] = field(default_factory=dict)
     stopping: bool = False
     _known: OrderedDict[str, tuple[float, Token | None]] = field(default_factory=OrderedDict)
+
+    def asks_llm(self, planner: str) -> bool:
+        """Whether a request goes to the language model; one that insists on it where there is none is refused."""
+        if planner == "llm" and self.talks is None:
+            from agent.service.asking import NO_MODEL
+
+            raise Failed(Problem(422, "refused", f"planner 'llm': {NO_MODEL}; leave planner out, or say 'seed'"))
+        return planner != "seed" and self.talks is not None
+
+    def readers(self, with_llm: bool) -> Calls:
+        """The processes that read a request."""
+        return self.talks if with_llm and self.talks is not None else self.calls
 
     async def token(self, text: str) -> Token | None:
         """A token's caller, looked up at most every :data:`TOKEN_AGE_S`; unknown ones are remembered too."""

@@ -62,7 +62,7 @@ class Worker:
                 self.wake.clear()
                 continue
             with structlog.contextvars.bound_contextvars(**_ids(job)):
-                log().info("job_claimed", kind=job.kind, crashes=job.crashes)
+                log().info("job_claimed", kind=job.kind, crashes=job.crashes, attempt=job.attempts)
                 with Control(queue, job, self.stop, self.settings.max_search_s) as control:
                     run_job(queue, job, control, self.settings)
 

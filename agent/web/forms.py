@@ -29,6 +29,8 @@ DEFAULTS: Mapping[str, str] = {
     "free": "",
     "usd_per_gpu_h": "",
     "budget": "300",
+    "planner": "auto",
+    "guidance": "",
 }
 INTEGERS = ("gpus_per_node", "nodes", "isl", "osl", "concurrency", "budget")
 NUMBERS = ("request_rate", "length_range", "prefix_hit", "usd_per_gpu_h")
@@ -69,7 +71,9 @@ def typed(values: Mapping[str, str]) -> dict[str, Any]:
     fields |= {"model": values["model"], "cluster": cluster, "engine": values["engine"], **numbers}
     if "request_rate" in numbers:
         fields["arrival"] = "poisson"
-    for name in ("engine_version", "objective"):
+    if values["planner"] not in ("", "auto", "seed", "llm"):
+        raise BadInput(f"planner {values['planner']!r}: must be auto, seed or llm")
+    for name in ("engine_version", "objective", "guidance"):
         if values[name]:
             fields[name] = values[name]
     for name in LISTS:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import json
 import secrets
 from collections.abc import Mapping
 from functools import lru_cache
@@ -14,7 +15,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from agent.service import questions
+from agent.service import asking, questions
 from agent.service.api_searches import cancelled, search_rows, whole
 from agent.service.bodies import Id
 from agent.service.problems import Failed, Problem, problem_of
@@ -77,6 +78,7 @@ async def page(request: Request, name: str, status: int = 200, **values: Any) ->
         "csrf": token,
         "caller": caller,
         "tokens": state.settings.tokens,
+        "llm": state.talks is not None,
         "may_tune": caller is not None and caller.may("tune"),
         **values,
     }
@@ -146,8 +148,9 @@ async def ask(request: Request) -> Response:
     text = fields.get("text", [""])[0]
     state = state_of(request)
     try:
-        reading = await state.calls.run(questions.read_text, text)
-    except InferaSimError as error:
+        with_llm = state.asks_llm("auto")
+        reading = await state.readers(with_llm).run(asking.read_text, text, with_llm)
+    except (InferaSimError, Failed) as error:
         rows = await asyncio.to_thread(search_rows, state, 20, None, None)
         return await page(request, "home.html", 422, rows=rows, text=text, problem=said(error))
     values = forms.from_reading(reading)
@@ -172,7 +175,10 @@ async def submit(request: Request) -> Response:
         typed = forms.typed(values)
         key = fields.get("key", [""])[0][:64] or None
         asked = questions.Asked(caller.name, key)
-        job, fresh, _ = await state.calls.run(questions.submit_tune, state.settings, typed, "", False, asked)
+        planner = values["planner"] or "auto"
+        with_llm = state.asks_llm(planner)
+        wish = asking.Wish(typed, planner=planner)
+        job, fresh, _ = await state.readers(with_llm).run(asking.submit_tune, state.settings, wish, with_llm, asked)
     except (InferaSimError, Failed) as error:
         shown = forms.context(values)
         return await page(request, "form.html", 422, text="", reading=None, problem=said(error), **shown)
@@ -233,12 +239,32 @@ def shown_search(view: SearchView, every: bool) -> dict[str, Any]:
         "every": every,
         "refused": refusals(view.trials),
         "refused_count": len(view.trials) - view.legal,
-        "hypotheses": [one for one in view.events if one.name == "hypothesis"],
+        "story": story(view),
         "extra": view.extra or NOT_YET,
         "figures": [(name, label) for name, label in FIGURES if name != goal.name],
     }
 
 
+def story(view: SearchView) -> list[tuple[str, str]]:
+    """What a language model planned, noted and concluded, in its words, oldest first."""
+    told: list[tuple[str, str]] = []
+    for event in view.events:
+        if event.name != "hypothesis":
+            continue
+        facts = json.loads(event.data)
+        for label, name in STORY.get(facts["kind"], ()):
+            words = facts.get(name)
+            lines = words if isinstance(words, list) else [words]
+            told += [(label, str(line)) for line in lines if line]
+    return told
+
+
+STORY: Mapping[str, tuple[tuple[str, str], ...]] = {  # by kind of note: what to call it, and where it stands
+    "plan": (("Plan", "rationale"), ("Hypothesis", "hypotheses"), ("Polish", "polish")),
+    "scratchpad": (("Note", "text"),),
+    "summary": (("Summary", "summary"), ("What worked", "worked"), ("Next", "follow_ups")),
+    "llm_end": (("Ended", "message"),),
+}
 NOT_YET: Mapping[str, Any] = {"launch": [], "benchmark": None, "launch_notes": []}
 FIGURES = (
     ("output_tok_s_per_gpu", "output tok/s per GPU"),

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 ROOT = Path(__file__).parents[3]
+NONE: Mapping[str, str] = {}
 START_S = 120.0  # on a busy machine
 REQUEST = {"model": "Llama-3.1-8B", "cluster": "MI355X:8", "engine": "sglang", "slos": ["tpot_ms<=10"]}
 
@@ -55,14 +56,16 @@ def environment(home: Path) -> dict[str, str]:
 
 
 @contextmanager
-def service(home: Path, ledger: str, *options: str, **settings: object) -> Iterator[Served]:
+def service(
+    home: Path, ledger: str, *options: str, variables: Mapping[str, str] = NONE, **settings: object
+) -> Iterator[Served]:
     """A service on ``ledger``; keyword arguments are settings, given through the environment."""
     settings = {"call_timeout_s": 600} | settings  # a busy machine fails no test
     given = {f"INFERASIM_SERVE_{name.upper()}": str(value) for name, value in settings.items()}
     process = subprocess.Popen(
         command("serve", "--port", "0", "--ledger", ledger, *options),
         cwd=ROOT,
-        env=environment(home) | given,
+        env=environment(home) | given | dict(variables),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -84,6 +84,27 @@ def test_refusals_are_told_and_two_trials_compared(opened: Opened) -> None:
     opened.assert_clean()
 
 
+def test_the_report_is_downloaded_and_opens_without_the_service(
+    opened: Opened, open_page: OpenPage, tmp_path: Path
+) -> None:
+    page = opened.page
+    submit(page)
+    page.wait_for_selector(".state.done")
+    with page.expect_download() as waiting:
+        page.click("text=Download the report")
+    search_id = page.url.rpartition("/")[2]
+    assert waiting.value.suggested_filename == f"search-{search_id}.html"
+    path = tmp_path / "report.html"
+    waiting.value.save_as(path)
+    opened.assert_clean()
+    report = open_page(path)
+    assert "Llama-3.1-8B" in report.page.inner_text("h1")
+    plot = report.page.locator(".plot").first
+    plot.scroll_into_view_if_needed()
+    plot.locator("svg").first.wait_for()
+    report.assert_clean()
+
+
 @pytest.mark.parametrize("size", [PHONE, (1280, 900)])
 def test_pages_fit_and_name_what_they_hold(opened: Opened, served: Served, size: tuple[int, int]) -> None:
     """Structure a screen reader needs, on every page; nothing is wider than the window."""

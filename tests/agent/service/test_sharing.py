@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -96,6 +97,34 @@ def test_a_killed_worker_is_replaced_and_its_search_goes_on(tmp_path: Path, new_
         assert "inferasim_worker_restarts 1.0" in client.get("/metrics").text
     ours, theirs = undisturbed(url, search_id, tmp_path / "reference.db")
     assert ours == theirs
+
+
+SWEEP = {"models": ["Llama-3.1-8B"], "cluster": "MI355X:8", "engines": ["sglang"]}
+
+
+def test_a_killed_sweep_starts_anew_and_ends_alike(tmp_path: Path) -> None:
+    """Sweeps are pure functions of their request: one that is begun twice says so and gives the same result."""
+    request = {**SWEEP, "most_points": 300}
+    ledger = str(tmp_path / "ledger.db")
+    with service(tmp_path, ledger, workers=1, lease_s=2) as one:
+        with one.client() as client:
+            job_id = client.post("/v1/pareto", json=request).json()["job_id"]
+            until(lambda: client.get(f"/v1/jobs/{job_id}").json()["status"] == "running")
+        one.kill()
+    with service(tmp_path, ledger, workers=1, lease_s=2) as two, two.client() as client:
+        until(lambda: client.get(f"/v1/jobs/{job_id}").json()["finished_at"])
+        disturbed = client.get(f"/v1/jobs/{job_id}").json()
+        other = client.post("/v1/pareto", json=request).json()["job_id"]
+        until(lambda: client.get(f"/v1/jobs/{other}").json()["finished_at"])
+        whole = client.get(f"/v1/jobs/{other}").json()
+    assert (disturbed["status"], disturbed["attempts"]) == ("done", 2)
+    assert (whole["status"], whole["attempts"]) == ("done", 1)
+    assert untimed(disturbed["result"]) == untimed(whole["result"])
+
+
+def untimed(result: dict[str, Any]) -> dict[str, Any]:
+    """A result without what the clock decided."""
+    return {name: value for name, value in result.items() if not name.endswith("_s")}
 
 
 def test_sqlite_serves_one_process(tmp_path: Path) -> None:
