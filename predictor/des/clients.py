@@ -19,14 +19,22 @@ def new_requests(workload: Workload, seed: int, acceptance: tuple[float, ...] = 
     evenly over them; without, every step commits the step model's mean.
     """
     drawn = lengths(workload, generators(workload, seed).lengths)
-    steps = verify_steps(acceptance, generators(workload, seed).acceptance) if acceptance else None
-    if steps is not None:
-        next(steps)
-    for number in range(request_count(workload)):
-        prompt, output = next(drawn)
-        request = Request(number, prompt, output)
-        if steps is not None and output > 1:
-            request.grow = -(-(output - 1) * CONTEXT_FRACTION // steps.send(output - 1))
+    plain = (
+        Request(id, prompt, output) for id, (prompt, output) in zip(range(request_count(workload)), drawn, strict=False)
+    )
+    return plain if not acceptance else _accepting(plain, acceptance, workload, seed)
+
+
+def _accepting(
+    requests: Iterator[Request], acceptance: tuple[float, ...], workload: Workload, seed: int
+) -> Iterator[Request]:
+    """The requests, each with the growth of an answer that takes a drawn number of verify steps."""
+    steps = verify_steps(acceptance, generators(workload, seed).acceptance)
+    next(steps)
+    for request in requests:
+        answer = request.output_tokens - 1
+        if answer:
+            request.grow = -(-answer * CONTEXT_FRACTION // steps.send(answer))
         yield request
 
 

@@ -9,6 +9,8 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
+from operator import attrgetter
 
 import numpy as np
 
@@ -47,6 +49,17 @@ _RUN = (
     "area_growth",
 )
 _REQUEST = ("id", "prompt", "output", "arrival", "admitted", "first", "finished", "cached", "preemptions")
+_request_row = attrgetter(
+    "id",
+    "prompt_tokens",
+    "output_tokens",
+    "arrival",
+    "admitted",
+    "first",
+    "finished",
+    "cached_tokens",
+    "preemptions",
+)
 # Durations are summed in two parts, so that a latency keeps full precision however late it falls.
 _COARSE_PER_MS = float(1 << 20)
 
@@ -121,7 +134,8 @@ def schedule(
         ample_pool=ample(rules, kv_blocks, workload, tokens_per_step=tokens_per_step),
     )
     requests = new_requests(workload, seed, acceptance)
-    runs, ended, stamp = array("q"), array("q"), 0
+    runs, stamp = array("q"), 0
+    ended: list[Request] = []
     for _, request in zip(range(workload.concurrency), requests, strict=False):
         scheduler.check(request)
         scheduler.submit(request, 0)
@@ -148,16 +162,14 @@ def schedule(
         )
         stamp += 1
         finished = scheduler.commit(steps, stamp)
-        for request in finished:
-            ended.extend(_request_row(request))
-            following = next(requests, None)
-            if following is not None:
-                following.arrival = stamp
-                scheduler.check(following)
-                scheduler.submit(following, stamp)
+        ended += finished
+        for following in islice(requests, len(finished)):
+            following.arrival = stamp
+            scheduler.check(following)
+            scheduler.submit(following, stamp)
     return RunLog(
         runs=_rows(runs, len(_RUN)),
-        requests=_rows(ended, len(_REQUEST)),
+        requests=np.array([*map(_request_row, ended)], np.int64).reshape(-1, len(_REQUEST)),
         gaps=_gap_rows(scheduler.gaps),
         context_units=unit,
         tokens_per_step=tokens_per_step,
@@ -185,20 +197,6 @@ def cached_schedule(
         poll_interval_steps=poll_interval_steps,
         seed=seed,
         acceptance=acceptance,
-    )
-
-
-def _request_row(request: Request) -> tuple[int, ...]:
-    return (
-        request.id,
-        request.prompt_tokens,
-        request.output_tokens,
-        request.arrival,
-        request.admitted,
-        request.first,
-        request.finished,
-        request.cached_tokens,
-        request.preemptions,
     )
 
 
