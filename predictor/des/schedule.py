@@ -134,8 +134,9 @@ def schedule(
         ample_pool=ample(rules, kv_blocks, workload, tokens_per_step=tokens_per_step),
     )
     requests = new_requests(workload, seed, acceptance)
-    runs, stamp = array("q"), 0
+    runs: list[int] = []
     ended: list[Request] = []
+    stamp = 0
     for _, request in zip(range(workload.concurrency), requests, strict=False):
         scheduler.check(request)
         scheduler.submit(request, 0)
@@ -144,21 +145,19 @@ def schedule(
         steps = scheduler.plan(stamp, stamp - 1)
         if not steps:
             break
-        runs.extend(
-            (
-                steps,
-                scheduler.batch,
-                scheduler.context,
-                scheduler.growth,
-                scheduler.weight,
-                scheduler.late_weight,
-                scheduler.prompt_tokens,
-                scheduler.prompt_area,
-                scheduler.prompts_done,
-                scheduler.decoders,
-                scheduler.preemptions - before,
-                scheduler.area_growth,
-            )
+        runs += (
+            steps,
+            scheduler.batch,
+            scheduler.context,
+            scheduler.growth,
+            scheduler.weight,
+            scheduler.late_weight,
+            scheduler.prompt_tokens,
+            scheduler.prompt_area,
+            scheduler.prompts_done,
+            scheduler.decoders,
+            scheduler.preemptions - before,
+            scheduler.area_growth,
         )
         stamp += 1
         finished = scheduler.commit(steps, stamp)
@@ -168,7 +167,7 @@ def schedule(
             scheduler.check(following)
             scheduler.submit(following, stamp)
     return RunLog(
-        runs=_rows(runs, len(_RUN)),
+        runs=_rows(array("q", runs), len(_RUN)),
         requests=np.array([*map(_request_row, ended)], np.int64).reshape(-1, len(_REQUEST)),
         gaps=_gap_rows(scheduler.gaps),
         context_units=unit,
