@@ -1,6 +1,7 @@
 """Latency tiers: classes of users, each with a least token rate and a longest wait for the first token, as data."""
 
 import tomllib
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from math import inf
 from pathlib import Path
@@ -74,7 +75,24 @@ def _parsed(text: str, name: str) -> tuple[Tier, ...]:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise BadFile(f"{name}: {where}: {first['msg']}") from None
-    names = [tier.name for tier in tiers]
-    if len(set(names)) < len(names):
-        raise BadFile(f"{name}: tier names must differ: {', '.join(names)}")
+    twice = repeated(tiers)
+    if twice:
+        raise BadFile(f"{name}: tier names must differ: {twice}")
     return tuple(tiers)
+
+
+def repeated(tiers: Sequence[Tier]) -> str:
+    """The names, where one stands twice; else nothing."""
+    names = [tier.name for tier in tiers]
+    return ", ".join(names) if len(set(names)) < len(names) else ""
+
+
+def given_tiers(values: Sequence[Mapping[str, object]] | None) -> tuple[Tier, ...]:
+    """Tiers a request holds, or the four that come with the tool."""
+    if values is None:
+        return read_tiers()
+    tiers = tuple(Tier.model_validate(one) for one in values)
+    twice = repeated(tiers)
+    if twice:
+        raise BadInput(f"tiers: names must differ: {twice}")
+    return tiers

@@ -28,17 +28,23 @@ async def predict(body: PredictBody, state: ServiceState, _caller: Reader) -> di
 async def pareto(body: ParetoBody, state: ServiceState, caller: Tuner, key: Key = None) -> Response:
     """Sweep deployments; the job's result has the keys of ``inferasim pareto --json``."""
     who = asked(caller, key)
-    fields = body.model_dump(mode="json")
-    return submitted(state, *await state.calls.run(questions.submit_sweep, state.settings, "pareto", fields, {}, who))
+    fields = body.model_dump(mode="json", exclude={"tiers"})
+    more = {"tiers": tiers_of(body)}
+    return submitted(state, *await state.calls.run(questions.submit_sweep, state.settings, "pareto", fields, more, who))
 
 
 @router.post("/mix", status_code=202, response_model=Submitted)
 async def mix(body: MixBody, state: ServiceState, caller: Tuner, key: Key = None) -> Response:
     """One deployment for each model and tier; the job's result has the keys of ``inferasim mix --json``."""
     who = asked(caller, key)
-    more = {"demands": list(body.demands), "fleet": body.fleet, "spare": body.spare}
+    more = {"demands": list(body.demands), "fleet": body.fleet, "spare": body.spare, "tiers": tiers_of(body)}
     fields = body.model_dump(mode="json", exclude=set(more))
     return submitted(state, *await state.calls.run(questions.submit_sweep, state.settings, "mix", fields, more, who))
+
+
+def tiers_of(body: ParetoBody) -> list[dict[str, Any]] | None:
+    """A caller's own tiers as JSON; None where the tool's are meant."""
+    return None if body.tiers is None else [one.model_dump(mode="json") for one in body.tiers]
 
 
 @router.post("/simulate", status_code=202, response_model=Submitted, openapi_extra=RAW_TRACE)

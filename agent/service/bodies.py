@@ -115,6 +115,14 @@ class PredictBody(Prediction):
     method: Literal["auto", "analytic", "des"] = "auto"
 
 
+class TierBody(Body):
+    """A class of users: the least tokens a second one of them sees, and the longest wait for the first token."""
+
+    name: Name
+    min_tok_s_user: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    max_ttft_ms: Positive | None = None
+
+
 class ParetoBody(SweepRequest):
     """A sweep; ``most_points`` is required and bounded by the service."""
 
@@ -140,6 +148,10 @@ class ParetoBody(SweepRequest):
     mode: Mode = "auto"
     usd_per_gpu_h: Positive | None = None
     most_points: Annotated[int, Field(ge=1, le=1_000_000)] | None = 2000
+    tiers: Annotated[
+        tuple[TierBody, ...] | None,
+        Field(min_length=1, max_length=20, description="Latency tiers, strictest first; the tool's four if left out."),
+    ] = None
 
 
 class MixBody(ParetoBody):

@@ -176,9 +176,13 @@ def _search(book: Patient, queue: Queue, job: Job, control: Control) -> None:
 
 def _pareto(job: Job, control: Control, settings: ServiceSettings, _book: Ledger) -> dict[str, Any]:
     from agent.pareto import SweepRequest, run_sweep
+    from agent.tiers import given_tiers
 
     request = SweepRequest.model_validate(job.request["request"])
-    sweep = run_sweep(request, anchors=settings.anchors_folder, progress=lambda _done, _all: control.check())
+    tiers = given_tiers(job.request.get("tiers"))
+    sweep = run_sweep(
+        request, tiers=tiers, anchors=settings.anchors_folder, progress=lambda _done, _all: control.check()
+    )
     return _plain(sweep.as_json())
 
 
@@ -187,10 +191,10 @@ def _mix(job: Job, control: Control, settings: ServiceSettings, _book: Ledger) -
     from agent.mix import parse_demands, plan_mix
     from agent.mix.plan import check_fleet
     from agent.pareto import SweepRequest
-    from agent.tiers import read_tiers
+    from agent.tiers import given_tiers
 
     request = SweepRequest.model_validate(job.request["request"])
-    tiers = read_tiers()
+    tiers = given_tiers(job.request.get("tiers"))
     demands = parse_demands(tuple(job.request["demands"]), request.models, tiers)
     fleet = check_fleet(job.request["fleet"], parse_cluster(request.cluster)[1].gpus, demands)
     found = plan_mix(

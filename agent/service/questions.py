@@ -98,9 +98,10 @@ def submit_sweep(
     from agent.mix import parse_demands
     from agent.mix.plan import check_fleet
     from agent.pareto import SweepRequest
-    from agent.tiers import read_tiers
+    from agent.tiers import given_tiers
     from predictor.profiles.loader import model_card
 
+    tiers = given_tiers(more["tiers"])
     request = validated(SweepRequest, **fields)
     for name in request.models:
         model_card(named_model(name))
@@ -116,7 +117,7 @@ def submit_sweep(
     if kind == "mix":
         if len(request.shapes) > 1:
             raise BadInput(f"shapes {', '.join(request.shapes)}: a mix is for one kind of traffic; sweep one shape")
-        check_fleet(more["fleet"], cluster.gpus, parse_demands(tuple(more["demands"]), request.models, read_tiers()))
+        check_fleet(more["fleet"], cluster.gpus, parse_demands(tuple(more["demands"]), request.models, tiers))
     new = NewJob(kind, asked.caller, {"request": request.model_dump(mode="json"), **more}, asked.key)
     return Queue(book_of(settings.ledger_url), settings.lease_s).submit(new, bounds(settings))
 

@@ -150,6 +150,24 @@ def test_a_sweep_a_mix_and_a_trace_run_as_jobs(client: httpx.Client) -> None:
         assert body["result"][key]
 
 
+def test_a_callers_own_tiers(client: httpx.Client) -> None:
+    sweep = {"models": ["Llama-3.1-8B"], "cluster": "MI355X:1", "engines": ["sglang"], "most_points": 30}
+    tiers = [
+        {"name": "chat", "min_tok_s_user": 30.0, "max_ttft_ms": 4000},
+        {"name": "unmet", "min_tok_s_user": 1e5},
+    ]
+    answer = client.post("/v1/mix", json={**sweep, "tiers": tiers, "demands": ["Llama-3.1-8B:chat=10"], "fleet": 8})
+    assert answer.status_code == 202, answer.text
+    result = _job(client, answer.json()["job_id"])["result"]
+    assert [slot["tier"] for slot in result["slots"]] == ["chat", "unmet"]
+    assert result["empty"] == ["Llama-3.1-8B:unmet"]
+    assert result["slots"][1]["nearest_miss"]["misses"]
+    assert result["allocation"]["used_gpus"] + result["allocation"]["spare_gpus"] == 8
+    twice = client.post("/v1/pareto", json={**sweep, "tiers": [tiers[0], tiers[0]]})
+    assert "names must differ: chat, chat" in problem(twice, 422, "bad-input")["detail"]
+    problem(client.post("/v1/pareto", json={**sweep, "tiers": []}), 422, "bad-input")
+
+
 def _job(client: httpx.Client, job_id: int) -> dict[str, Any]:
     from tests.agent.service.harness import until
 
