@@ -1,17 +1,20 @@
 """A language model behind the service, over real HTTP: what it reads, proposes and thinks, and what happens without."""
 
 import json
+import os
+import signal
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from evals.scripted_llm import Reply, ScriptedLlm, Status, scripted_llm
+from evals.scripted_llm import Late, Reply, ScriptedLlm, Status, scripted_llm
 from ledger import open_ledger
 from tests.agent.llm.conftest import FINISH, SUMMARY, plan, step
-from tests.agent.service.harness import Served, ended, service
+from tests.agent.service.harness import Served, ended, service, until
 from tests.browser import OpenPage
 
 TEXT = "Llama-3.1-8B on 8 MI355X with SGLang, TPOT under 10 ms, 16 trials"
@@ -25,13 +28,14 @@ SEARCH: list[Reply] = [
 
 
 @contextmanager
-def with_model(home: Path, replies: Sequence[Reply]) -> Iterator[tuple[Served, ScriptedLlm]]:
+def with_model(home: Path, replies: Sequence[Reply], lease_s: float = 30.0) -> Iterator[tuple[Served, ScriptedLlm]]:
     """A service whose language model answers by a script."""
     with scripted_llm(replies) as llm:
         settings: Mapping[str, object] = {"model": "openai/scripted", "api_base": llm.url, "context_tokens": 32_768}
-        settings = {**settings, "retry_wait_s": 0.01, "timeout_s": 20, "api_key": "scripted-key-0123456789"}
+        settings = {**settings, "retry_wait_s": 0.01, "timeout_s": 600, "api_key": "scripted-key-0123456789"}
         variables = {f"INFERASIM_LLM_{name.upper()}": str(value) for name, value in settings.items()}
-        with service(home, str(home / "ledger.db"), workers=1, llm_timeout_s=600, variables=variables) as found:
+        limits = {"workers": 1, "llm_timeout_s": 600, "lease_s": lease_s}
+        with service(home, str(home / "ledger.db"), variables=variables, **limits) as found:
             yield found, llm
 
 
@@ -77,6 +81,26 @@ def test_a_text_is_read_and_searched_by_the_model_and_its_hypotheses_are_streame
     assert [one.kind for one in notes[:2]] == ["request", "llm_call"]
     assert notes[1].facts["stage"] == "request"
     assert sum(one.kind == "request" for one in notes) == 1
+
+
+def test_a_worker_killed_while_the_model_thinks_is_replaced_and_no_proposal_is_tried_twice(tmp_path: Path) -> None:
+    replies: list[Reply] = [READ, SEARCH[0], Late(600.0, "never heard"), *SEARCH[1:], *[plan(), FINISH, SUMMARY] * 2]
+    replies[3:3] = [plan()]  # the new worker asks for a plan of its own: what was proposed is in the trials it is shown
+    with with_model(tmp_path, replies, lease_s=2) as (served, llm), served.client() as client:
+        taken = client.post("/v1/tune", json={"text": TEXT}).json()
+        until(lambda: len(llm.requests) == 3)
+        with closing(sqlite3.connect(tmp_path / "ledger.db")) as book:
+            (owner,) = book.execute("SELECT lease_owner FROM job").fetchone()
+        os.kill(int(owner.rpartition(":")[2]), signal.SIGKILL)
+        found = ended(client, taken["search_id"])
+        job = client.get(f"/v1/jobs/{taken['job_id']}").json()
+        trials = client.get(f"/v1/searches/{taken['search_id']}/trials").json()["trials"]
+        told = [data["kind"] for name, data in events_of(client, taken["search_id"]) if name == "hypothesis"]
+    assert (found["status"], job["attempts"]) == ("done", 2)
+    assert [one["levers"]["max_running"] for one in trials if one["origin"] == "planner"] == [48]
+    assert told[0] == "plan"
+    assert told[-1] == "llm_end"
+    assert told.count("llm_end") == 1
 
 
 def test_a_model_that_refuses_us_leaves_the_rules_and_the_seed_search_and_says_so(tmp_path: Path) -> None:
