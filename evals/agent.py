@@ -1,7 +1,8 @@
 """The agent against the seed search at equal budget, on fixed tasks with a known optimum.
 
 ``--backend scripted`` puts a scripted expert behind a real HTTP server; ``--backend settings`` asks the language model
-of the ``INFERASIM_LLM_…`` settings. ``--program FILE`` loads a saved DSPy program, so that prompts can be compared.
+of the ``INFERASIM_LLM_…`` settings. ``--program FILE`` loads a saved DSPy program, so that prompts can be compared;
+``--save FILE`` writes the program in use, as a start for an optimiser or for a change by hand, and runs nothing.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from typing import Any
 from agent.evaluate import Evaluator
 from agent.llm.drive import AgentSearch
 from agent.llm.failures import LlmFailure
+from agent.llm.program import save_program
 from agent.llm.session import Session, open_session
 from agent.llm.settings import LlmSettings, load_settings
 from agent.search import seed_search
@@ -40,7 +42,7 @@ def run_task(task: TuningTask, backend: str, program: str | None) -> dict[str, A
     assert truth.best is not None, f"task {task.name} has no legal deployment"
     seeds = seed_search(judge, task.budget, _forget_trial)
     with session(backend, program) as llm:
-        found, tokens, calls = _agent(judge, task, llm)
+        found, tokens, calls = play(judge, task, llm)
     return {
         "task": task.name,
         "why": task.why,
@@ -58,7 +60,8 @@ def run_task(task: TuningTask, backend: str, program: str | None) -> dict[str, A
     }
 
 
-def _agent(judge: Evaluator, task: TuningTask, llm: Session) -> tuple[Any, int, int]:
+def play(judge: Evaluator, task: TuningTask, llm: Session) -> tuple[Any, int, int]:
+    """The agent's search on one task, with the tokens and calls it took."""
     search = AgentSearch(
         evaluator=judge,
         budget=task.budget,
@@ -89,7 +92,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--backend", choices=("scripted", "settings"), default="scripted")
     parser.add_argument("--program", help="a saved DSPy program")
     parser.add_argument("--task", action="append", choices=[task.name for task in TASKS], help="only these")
+    parser.add_argument("--save", metavar="FILE", help="write the program in use and end")
     options = parser.parse_args(arguments)
+    if options.save:
+        save_program(options.save, open_session(LlmSettings(program=options.program)).program)
+        return 0
     wanted = [task for task in TASKS if not options.task or task.name in options.task]
     rows = []
     for task in wanted:

@@ -199,11 +199,16 @@ def _best(trials: Json, trajectory: str, larger: bool) -> Json | None:
     """What the best legal trial changed: from the trials, else from what the steps since have shown."""
     found = trials["best"] or trials["baseline"]
     best = dict(found["set"]) if found else {}
-    score = found.get("signed_score", float("-inf")) if found and found["legal"] else float("-inf")
+    score = _worth(found) if found else float("-inf")
     for line in trajectory.splitlines():
         if line.startswith("{"):
             step = json.loads(line)
             seen = step.get("observation", {})
-            if step.get("tool") == "evaluate" and seen.get("legal") and seen.get("signed_score", float("-inf")) > score:
-                best, score = {name: value for name, value in step["args"]["changes"].items()}, seen["signed_score"]
+            if step.get("tool") == "evaluate" and _worth(seen) > score:
+                best, score = {name: value for name, value in step["args"]["changes"].items()}, _worth(seen)
     return best
+
+
+def _worth(seen: Json) -> float:
+    """The score, larger is better, of a legal trial; it has a sign of its own only where smaller is better."""
+    return float(seen["signed_score" if "signed_score" in seen else "score"]) if seen.get("legal") else float("-inf")

@@ -18,6 +18,7 @@ from agent.llm.investigate import Outcome, investigate
 from agent.llm.lm import Backbone
 from agent.llm.log import LLM_ORIGINS, PLANNER, SearchLog
 from agent.llm.planner import NO_PLAN, Plan, make_plan
+from agent.llm.program import overhead_bytes
 from agent.llm.proposals import ToolArguments
 from agent.llm.tools import NOTES_SHOWN, Stop, Toolbox
 from agent.search import Record, SearchResult, Trial, pricer, round_of
@@ -153,7 +154,8 @@ class AgentSearch:
                 return toolbox.stop
 
             def inputs(size: int, plan: Plan = plan) -> Mapping[str, str]:
-                return {**self._texts(toolbox, log, size), "plan": compact(plan.as_json())}
+                planned = compact(plan.as_json())
+                return {**self._texts(toolbox, log, size - len(planned.encode())), "plan": planned}
 
             react = self.program.investigation.react
             done = investigate(backbone.ask, react, toolbox, inputs, lambda: backbone.prompt_bytes, self._step(log))
@@ -165,7 +167,7 @@ class AgentSearch:
 
     def _plan(self, backbone: Backbone, toolbox: Toolbox, log: SearchLog) -> Plan:
         """A plan; an unreadable one costs a second try and then goes missing, everything else ends the part."""
-        size = backbone.prompt_bytes - len(self.program.planner.signature.instructions.encode()) - 4000
+        size = backbone.prompt_bytes - overhead_bytes(self.program.planner)
         for attempt in range(MAX_OVERFLOWS):
             try:
                 plan = make_plan(backbone.ask, self.program.planner, self._texts(toolbox, log, size), self.redactor)

@@ -4,7 +4,7 @@ Every text that comes from a file or from outside passes the redactor, and reach
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from predictor.cards import ModelCard
 RECENT_TRIALS = 40  # paper App. J
 SHORT_REASON = 160  # characters of a refusal's sentence
 METRICS = ("ttft_ms", "tpot_ms", "output_tok_s_per_gpu", "total_tok_s_per_gpu", "gpus", "running", "max_concurrency")
-INPUT_NAMES = ("architecture", "cluster", "levers", "objective", "trials")
+FIXED_NAMES = ("architecture", "cluster", "levers", "objective")  # the same in every prompt of a search
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,8 @@ def outcome(judged: Judged) -> dict[str, Any]:
     metrics = judged.metrics()
     found: dict[str, Any] = {"legal": judged.legal}
     if judged.score is not None:
-        found |= {"score": rounded(judged.score), "signed_score": rounded(judged.signed_score)}
+        found["score"] = rounded(judged.score)
+        found |= {} if judged.signed_score == judged.score else {"signed_score": rounded(judged.signed_score)}
     if judged.reasons:
         found["why_not"] = [f"{reason.code}: {reason.message}"[:SHORT_REASON] for reason in judged.reasons[:4]]
     if metrics:
@@ -109,8 +110,8 @@ def architecture(card: ModelCard) -> dict[str, Any]:
         "mtp_layers": card.mtp_layers or None,
         "drafters": list(card.drafters) or None,
         "checkpoints": [str(one) for one in card.weight_dtypes],
-        "total_params": card.published.total_params,
-        "active_params": card.published.active_params,
+        "total_params": rounded(card.published.total_params),
+        "active_params": rounded(card.published.active_params),
     }
     if card.moe is not None:
         moe = card.moe
@@ -190,19 +191,3 @@ def objective(evaluator: Evaluator) -> dict[str, Any]:
 def compact(value: Any) -> str:
     """JSON without spaces; what came from outside stays inside its quotes."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
-
-
-def joined(texts: Iterable[str], most_bytes: int, left_out: str) -> str:
-    """The newest texts that fit, oldest first, with a line that says how many are missing."""
-    kept: list[str] = []
-    room, total = most_bytes, 0
-    for text in reversed(list(texts)):
-        total += 1
-        size = len(text.encode()) + 1
-        if size <= room:
-            kept.append(text)
-            room -= size
-        else:
-            room = -1
-    lines = list(reversed(kept))
-    return "\n".join([left_out.format(total - len(kept)), *lines] if len(kept) < total else lines)

@@ -11,8 +11,9 @@ from typing import Any
 
 from agent.llm import failures
 from agent.llm.failures import LlmFailure
-from agent.llm.inputs import compact, joined
+from agent.llm.inputs import compact
 from agent.llm.planner import Ask
+from agent.llm.program import overhead_bytes
 from agent.llm.proposals import FINISH, TOOL_NAMES, ToolArguments
 from agent.llm.tools import Answer, Stop, Toolbox
 
@@ -23,6 +24,7 @@ STEPS_SHOWN = 30  # of the trajectory; older ones are in the trials and the note
 SMALLEST_ROOM = 600  # bytes of trajectory always shown
 FINISH_IS_IDLE = 4  # idle steps that giving up before any proposal counts for
 TOO_EARLY = "nothing was proposed yet: evaluate one configuration that is not among the trials"
+NO_STEP = "(no step yet)"
 LEFT_OUT = "({} earlier steps are left out; read_history and read_notes hold what they found)"
 UNREADABLE = "that could not be read: answer with one JSON object of next_thought, next_tool_name and next_tool_args"
 
@@ -32,7 +34,7 @@ class Trajectory:
     """Steps as the model sees them again: thought, call and observation, one line each."""
 
     lines: list[str] = field(default_factory=list)
-    shown: int = STEPS_SHOWN
+    first: int = 0  # the oldest line still shown
 
     def add(self, thought: str, tool: str, arguments: Any, observation: Answer) -> None:
         """One more step."""
@@ -40,15 +42,30 @@ class Trajectory:
         self.lines.append(compact({name: value for name, value in step.items() if value not in ("", {}, None)}))
 
     def text(self, most_bytes: int) -> str:
-        """The newest steps that fit."""
-        kept = self.lines[-self.shown :]
-        left = len(self.lines) - len(kept)
-        text = joined(kept, max(most_bytes, SMALLEST_ROOM), LEFT_OUT)
-        return f"{LEFT_OUT.format(left)}\n{text}" if left and not text.startswith("(") else text or "(no step yet)"
+        """The newest steps that fit.
+
+        What does not fit is cut down to half the room at once, so that the steps that follow only append: a prompt that
+        loses its oldest line at every step has no beginning in common with the one before for a provider to reuse.
+        """
+        room = max(most_bytes, SMALLEST_ROOM)
+        if len(self.lines) - self.first > STEPS_SHOWN:
+            self.first = len(self.lines) - STEPS_SHOWN // 2
+        if self._size() > room:
+            while self.first < len(self.lines) - 1 and self._size() > room // 2:
+                self.first += 1
+            self.first += self._size() > room  # a last step that is too long alone
+        return self._joined() or NO_STEP
+
+    def _size(self) -> int:
+        return len(self._joined().encode())
+
+    def _joined(self) -> str:
+        head = [LEFT_OUT.format(self.first)] if self.first else []
+        return "\n".join([*head, *self.lines[self.first :]])
 
     def halve(self) -> None:
         """Show half as many steps from now on."""
-        self.shown = max(1, min(self.shown, len(self.lines)) // 2)
+        self.first += (len(self.lines) - self.first) // 2
 
 
 @dataclass(slots=True)
@@ -73,11 +90,12 @@ def investigate(
 ) -> Outcome:
     """Run the loop. ``inputs`` gives the prompt's other inputs within a size. Raises the LlmFailure that ended it."""
     trajectory, steps, faults, idle, overflows = Trajectory(), 0, 0, 0, 0
-    fixed = inputs(prompt_bytes() * 2 // 3)
+    overhead = overhead_bytes(react)
+    fixed = inputs((prompt_bytes() - overhead) * 2 // 3)
     while toolbox.stop is None:
         if idle >= MAX_IDLE:
             return Outcome(Stop("no_proposals", f"{MAX_IDLE} steps in a row proposed nothing new"), steps, trajectory)
-        room = prompt_bytes() - _size(fixed) - len(react.signature.instructions.encode()) - OVERHEAD_BYTES
+        room = prompt_bytes() - _size(fixed) - overhead
         try:
             answer = ask("investigate", react, **fixed, trajectory=trajectory.text(room))
         except LlmFailure as failure:
@@ -112,9 +130,6 @@ def investigate(
         trajectory.add(thought, toolbox.redactor.text(tool, 60), toolbox.redactor.value(said, 200), observation)
         on_step(thought, tool, said, observation)
     return Outcome(toolbox.stop, steps, trajectory)
-
-
-OVERHEAD_BYTES = 2500  # DSPy's own words around the fields and the schema of the answer
 
 
 def _size(texts: Mapping[str, str]) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import dspy
 
 from agent.llm.forms import RequestForm, with_names
-from agent.llm.inputs import INPUT_NAMES
+from agent.llm.inputs import FIXED_NAMES
 from agent.llm.proposals import Configurations, Hypotheses, ToolArguments, ToolName, Words
 from ledger.record import InputFile
 from levers.objectives import OBJECTIVES
@@ -20,7 +20,8 @@ from predictor.errors import BadFile
 from predictor.profiles.loader import engine_names, model_names, platform_names
 from prompts import load
 
-CONTEXT_NAMES = (*INPUT_NAMES, "guidance", "notes")
+# What changes least comes first: a provider reuses the longest beginning that a prompt shares with an earlier one.
+CONTEXT_NAMES = (*FIXED_NAMES, "guidance", "trials", "notes")
 ARGUMENTS = {  # what each tool takes of next_tool_args
     "evaluate": {"changes": {"type": "array"}, "hypothesis": {"type": "integer"}},
     "read_legal": {"text": {"type": "string"}},
@@ -85,6 +86,13 @@ class Program(dspy.Module):  # type: ignore[misc]  # DSPy has no types
         if demos:
             files.append(InputFile("prompt", "demonstrations", json.dumps(demos, sort_keys=True)))
         return tuple(files)
+
+
+def overhead_bytes(predictor: Any) -> int:
+    """Bytes of a prompt beside its inputs: instructions, demonstrations, DSPy's own words and the answer's schema."""
+    blank = dict.fromkeys(predictor.signature.input_fields, "")
+    messages = dspy.JSONAdapter().format(predictor.signature, predictor.demos, blank)
+    return sum(len(str(message["content"]).encode()) for message in messages)
 
 
 def request_form() -> type[RequestForm]:

@@ -5,22 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from agent.llm.program import Program, save_program
-from agent.llm.session import TOOL_TEXTS
-from evals.agent import main, run_task
+import prompts
+from agent.llm.program import Program, load_program, overhead_bytes, save_program
+from agent.llm.session import TOOL_TEXTS, open_session
+from agent.llm.settings import LlmSettings
+from evals.agent import main, play, run_task
 from evals.agent_tasks import TASKS, combinations, evaluator, reference
+from evals.scripted_expert import expert
+from evals.scripted_llm import scripted_llm
 from levers.baseline import baseline
 from levers.space import merge, to_deployment
 
+BRIEF = Path(prompts.__file__).parent / "compiled" / "brief.json"
 CHEAP = {task.name: task for task in TASKS if task.name in ("pools", "whole-answer")}
 
 
 @pytest.mark.parametrize("name", CHEAP)
 def test_the_loop_reaches_what_the_seeds_miss_at_the_same_budget(name: str, tmp_path: Path) -> None:
     path = str(tmp_path / "program.json")
-    program = Program(TOOL_TEXTS)
-    program.planner.signature = program.planner.signature.with_instructions("Plan the search.")
-    save_program(path, program)  # a compiled program takes the prompts' place
+    assert main(["--program", str(BRIEF), "--save", path]) == 0  # a compiled program takes the prompts' place
     row = run_task(CHEAP[name], "scripted", path)
     assert row["agent_regret_pct"] == pytest.approx(0, abs=1e-9)  # hand-offs of equal worth differ in the last bit
     assert row["seed_only_regret_pct"] > 5
@@ -42,6 +45,36 @@ def test_the_optimum_moves_several_levers_and_none_of_them_alone_gets_there(name
             continue  # not even legal alone
         alone = judge.evaluate(*to_deployment(merged.setting, judge.context))
         assert not alone.legal or alone.score != truth.best.score
+
+
+def test_a_program_is_saved_changed_loaded_and_is_what_the_model_reads(tmp_path: Path) -> None:
+    path = str(tmp_path / "program.json")
+    assert main(["--save", path]) == 0
+    assert json.loads(Path(path).read_text()) == Program(TOOL_TEXTS).dump_state(json_mode=True)
+    program = Program(TOOL_TEXTS)
+    load_program(path, program)
+    program.planner.signature = program.planner.signature.with_instructions("Plan like an expert.")
+    program.planner.demos = [{**dict.fromkeys(program.planner.signature.input_fields, "{}"), "rationale": "as before"}]
+    save_program(path, program)
+    (task,) = (one for one in TASKS if one.name == "whole-answer")
+    with scripted_llm(expert()) as llm:
+        settings = LlmSettings(model="openai/expert", api_base=llm.url, context_tokens=32_768, program=path)
+        found, _, calls = play(evaluator(task), task, open_session(settings))
+        (asked, *_) = [one["messages"] for one in llm.requests]
+    assert calls > 0
+    assert found.proposals > 0
+    assert "Plan like an expert." in asked[0]["content"]
+    assert any("as before" in message["content"] for message in asked[1:-1])
+
+
+def test_the_brief_program_fits_the_program_and_tells_less() -> None:
+    plain, brief = Program(TOOL_TEXTS), Program(TOOL_TEXTS)
+    load_program(str(BRIEF), brief)
+    assert brief.dump_state(json_mode=True) == json.loads(BRIEF.read_text())
+    assert overhead_bytes(brief.planner) < overhead_bytes(plain.planner) - 2000
+    assert overhead_bytes(brief.investigation.react) < overhead_bytes(plain.investigation.react) - 3000
+    for tool in TOOL_TEXTS:
+        assert tool in brief.investigation.react.signature.instructions
 
 
 def test_the_tasks_differ_in_model_objective_or_bound() -> None:

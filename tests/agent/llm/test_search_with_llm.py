@@ -111,7 +111,7 @@ def test_the_planner_gets_exactly_the_five_inputs_with_guidance_and_notes(run: R
         run(*TUNE, "--guidance", "prefer speculation", "--ledger", str(tmp_path / "l.db"), llm=llm)
     user = llm.requests[0]["messages"][-1]["content"]
     parts = dict(part.split(" ## ]]\n", 1) for part in user.split("[[ ## ")[1:])
-    assert list(parts) == ["architecture", "cluster", "levers", "objective", "trials", "guidance", "notes"]
+    assert list(parts) == ["architecture", "cluster", "levers", "objective", "guidance", "trials", "notes"]
     inputs = {name: json.loads(text.strip().split("\n\nRespond")[0]) for name, text in parts.items()}
     assert inputs["architecture"]["moe"]["experts"] == 256
     assert inputs["cluster"]["gpus_per_node"] == 8
