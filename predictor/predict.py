@@ -62,9 +62,9 @@ def predict(
 
     ``mode`` None takes an anchor when one applies and kernel models otherwise; ``Mode.ANCHORED`` refuses to fall back;
     ``anchor`` forces that one. ``method`` is ``des`` (the simulator: distributions), ``analytic`` (the closed form:
-    means) or ``auto``: the simulator where one scheduler stands for the deployment, the closed form for pipelines and
-    split pools. ``law`` carries an anchor's decode steps to another width; the others are there to be compared. Raises
-    BadInput, AnchorRefused or DoesNotFit.
+    means) or ``auto``: the closed form for closed loops on pipelines and split pools, the simulator for everything else.
+    ``law`` carries an anchor's decode steps to another width; the others are there to be compared. Raises BadInput,
+    AnchorRefused or DoesNotFit.
     """
     kept = predict_and_keep(deployment, workload, catalogue, mode=mode, anchor=anchor, method=method, law=law)
     return kept[0]
@@ -126,8 +126,10 @@ def predict_and_keep(
         )
     elif method != "analytic" and covers(deployment):
         served = simulated(deployment, workload, profile, settings, breakdown, cap, step)
-    elif method == "des":
-        raise BadInput("method des: pipelines are priced in closed form only; use method auto or analytic")
+    elif simulate:
+        from predictor.load_pipeline import simulated_pipeline  # only pipelines need fleets
+
+        served = simulated_pipeline(deployment, workload, profile, settings, breakdown, cap, step)
     else:
         served = closed_form(deployment, workload, settings, cap, step, None)
     if selection is not None:

@@ -174,7 +174,7 @@ class PipelineReplica:
             each.sync()
         promised = sum([each.scheduler.promised_blocks() for each in self._flying])
         pool.free -= promised
-        scheduler.cap = min(self._cap, -(-self.load // self._stages))
+        scheduler.set_cap(min(self._cap, -(-self.load // self._stages)))
         steps = scheduler.plan(now, now)
         pool.free += promised
         self._note_preemptions()

@@ -50,6 +50,12 @@ class PrefillFirstScheduler(RunScheduler):
         self._last_decode = 0  # stamp of the last decode step
         self._new: list[tuple[int, int]] = []  # (stamp of the first token, rows) of decoders that have not decoded yet
 
+    def set_cap(self, cap: int) -> None:
+        """See :class:`RunScheduler`; a try that failed at a lower cap is forgotten."""
+        if cap > self.cap:
+            self._full = False
+        self.cap = cap
+
     def may_admit(self) -> bool:
         """See :class:`RunScheduler`; a failed try, at the running cap too, is remembered until the batch shrinks."""
         if self._estimates and not self._poll:

@@ -107,6 +107,10 @@ class RunScheduler(PromptWork):
             )
         self._checked = whole, request.prompt_tokens
 
+    def set_cap(self, cap: int) -> None:
+        """Most requests at once from now on."""
+        self.cap = cap
+
     def may_admit(self) -> bool:
         """Whether a request that arrives inside the planned run might enter at one of its boundaries.
 

@@ -4,7 +4,7 @@ The curve gives the step at the anchor's context; a slope in total context moves
 pads the batch; a pipeline turns the step of one micro-batch into the cycle a token waits for (paper Eq. 4).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from predictor.pipeline import PipelineCosts, pipeline_step_ms
 from predictor.step.capture import padded_batch
@@ -70,3 +70,7 @@ class AnchoredStepModel:
                 intercept = self.pipeline.cycle_ms(intercept, batch)
             line = self._lines[batch] = DecodeLine(intercept, slope)
         return line
+
+    def whole_depth(self) -> "AnchoredStepModel":
+        """The forward through all stages alone, for a simulation that follows micro-batches from stage to stage."""
+        return replace(self, pipeline=None, _lines={})

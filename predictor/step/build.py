@@ -48,6 +48,7 @@ class PricedStep:
     prefill_breakdown_ms: dict[str, float]
     flags: tuple[Flag, ...]
     prompts_over_replica: bool = False
+    pipeline: PipelineTerms | None = None
 
 
 def rank_batch(workload: Workload, deployment: Deployment) -> int:
@@ -157,6 +158,7 @@ def anchored_step(
         prefill_breakdown_ms={"fixed": prefill.fixed_ms, "prompt": prefill.chunk_ms(workload.isl_tokens)},
         flags=(*flags, *(terms.costs.flags if terms else ())),
         prompts_over_replica=True,
+        pipeline=terms,
     )
 
 

@@ -132,4 +132,5 @@ def simulated_step(
         breakdown_ms=model.breakdown_ms(batch, context),
         prefill_breakdown_ms={"fixed": model.prefill.fixed_ms, "prompt": model.prefill.chunk_ms(workload.isl_tokens)},
         flags=(*flags, *model.flags, *(terms.costs.flags if terms else ())),
+        pipeline=terms,
     )

@@ -99,6 +99,10 @@ class SimulateStepModel:
         terms = self.breakdown_ms(batch)
         return sum(terms[name] for name in FIXED_TERMS)
 
+    def whole_depth(self) -> "SimulateStepModel":
+        """The forward through all stages alone, for a simulation that follows micro-batches from stage to stage."""
+        return replace(self, cycle_ms=None, _lines={})
+
     def _issue_ms(self, batch: int) -> float:
         """Time the host needs to issue the step's kernels: nothing where a full graph replays them."""
         return self.issue.eager_ms if self.settings.padded_batch(batch) is None else self.issue.captured_ms

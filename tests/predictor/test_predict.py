@@ -110,6 +110,30 @@ def test_simulation_and_closed_form_agree_where_nothing_queues() -> None:
         assert closed.tpot_ms.p99 is None
 
 
+@pytest.mark.parametrize(("stages", "clients"), [(2, 1), (2, 64), (4, 16), (8, 64)])
+def test_pipelines_simulated_stage_by_stage_agree_with_equation_4(stages: int, clients: int) -> None:
+    deployment, workload = replace(BASE, layout=Layout(pp=stages)), replace(WORKLOAD, concurrency=clients)
+    closed, simulated = (predict(deployment, workload, LLAMA, method=method) for method in ("auto", "des"))
+    assert (closed.method, simulated.method) == ("analytic", "des")
+    assert simulated.tpot_ms.mean == pytest.approx(closed.tpot_ms.mean, rel=0.01)
+    assert simulated.output_tok_s == pytest.approx(closed.output_tok_s, rel=0.02)
+    assert simulated.tpot_ms.p99 is not None
+
+
+def test_open_arrivals_on_a_pipeline_have_tails() -> None:
+    workload = replace(WORKLOAD, arrival=Arrival.POISSON, request_rate_per_s=1.0)
+    for records in (LLAMA, replace(LLAMA, anchors=())):
+        prediction = predict(replace(BASE, layout=Layout(pp=2)), workload, records)
+        assert prediction.method == "des"
+        assert prediction.ttft_ms.p50 is not None
+        assert prediction.ttft_ms.p99 is not None
+        assert prediction.ttft_ms.p50 < prediction.ttft_ms.p99 < 5.0 * prediction.ttft_ms.p50
+    moe = Catalogue(model_card("Qwen3-235B-A22B"), platform("MI355X"), engine_profile("SGLang"))
+    ranks = Deployment("Qwen3-235B-A22B", "MI355X", "SGLang", layout=Layout(tp=4, ep=4, attn_dp=4, pp=2))
+    with pytest.raises(BadInput, match="attn-dp 4 inside 2 pipeline stages"):
+        predict(ranks, WORKLOAD, moe, method="des")
+
+
 SPLIT = replace(BASE, prefill=PrefillPool(Layout(), 1, "nixl"))
 
 

@@ -5,7 +5,7 @@ import pytest
 from predictor.des.fleet import PipelineShape, ReplicaSpec, simulate_fleet
 from predictor.des.rules import Admission, SchedulerRules, Victim
 from predictor.step.model import PrefillCurve, TableStepModel
-from predictor.types import Workload
+from predictor.types import Arrival, Workload
 
 MODEL = TableStepModel(
     tuple(6 + 0.05 * batch for batch in range(1, 300)), (1e-5,) * 299, PrefillCurve(8, 0.02, 1e-7, 3)
@@ -79,3 +79,14 @@ def test_the_round_rule_is_near(stages: int, clients: int) -> None:
     assert rounds.itl_ms.p50 == pytest.approx(exact.itl_ms.p50, rel=3e-3)
     assert rounds.output_tok_s == pytest.approx(exact.output_tok_s, rel=0.07)
     assert rounds.runs < exact.runs
+
+
+@pytest.mark.parametrize("rules", [SGLANG, VLLM], ids=["sglang", "vllm"])
+@pytest.mark.parametrize("stages", [2, 4])
+def test_under_light_open_traffic_nobody_waits_for_another_to_end(rules: SchedulerRules, stages: int) -> None:
+    """A micro-batch that was full for its share lets requests in as soon as there are more of them to share."""
+    workload = Workload(
+        1024, 512, arrival=Arrival.POISSON, request_rate_per_s=1.0, concurrency=1, requests_per_client=150
+    )
+    result = simulate_fleet(ReplicaSpec(MODEL, rules, 10**6, pipeline=shape(stages)), workload)
+    assert result.ttft_ms.p99 < 4.0 * result.ttft_ms.p50
