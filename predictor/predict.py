@@ -62,7 +62,7 @@ def predict(
 
     ``mode`` None takes an anchor when one applies and kernel models otherwise; ``Mode.ANCHORED`` refuses to fall back;
     ``anchor`` forces that one. ``method`` is ``des`` (the simulator: distributions), ``analytic`` (the closed form:
-    means) or ``auto``: the closed form for closed loops on pipelines and split pools, the simulator for everything else.
+    means) or ``auto``: the closed form for closed loops on pipelines and split pools, the simulator otherwise.
     ``law`` carries an anchor's decode steps to another width; the others are there to be compared. Raises BadInput,
     AnchorRefused or DoesNotFit.
     """
