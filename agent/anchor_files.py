@@ -1,18 +1,17 @@
 """Anchor files: the bundled ones, the user's cache folder and folders named on the command line."""
 
 import os
-from importlib import resources
 from pathlib import Path
 
+from predictor import anchors
 from predictor.anchors.schema import Anchor, parse_anchor
 from predictor.errors import BadFile, BadInput
 
 
 def bundled_anchors() -> tuple[Anchor, ...]:
     """Anchors that ship with the package, by file name."""
-    folder = resources.files("predictor.anchors") / "bundled"
-    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".json")), key=lambda entry: entry.name)
-    return tuple(parse_anchor(entry.read_text(encoding="utf-8"), entry.name) for entry in files)
+    files = sorted((Path(anchors.__file__).parent / "bundled").glob("*.json"))
+    return tuple(parse_anchor(file.read_text(encoding="utf-8"), file.name) for file in files)
 
 
 def cache_folder() -> Path:

@@ -16,8 +16,7 @@ what it adds to TTFT.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from math import ceil, exp, log
-from statistics import fmean
+from math import ceil, exp, fsum, log
 
 from predictor.anchors.schema import Anchor, DecodeSweep, Reproduced
 from predictor.types import Prediction, Workload
@@ -81,13 +80,13 @@ def _ratios(clients: int, runs: Sequence[tuple[MeasuredRun, Prediction]], length
 
     def mean(value: Callable[[MeasuredRun, Prediction], float | None]) -> float | None:
         logs = [log(ratio) for measured, told in runs if (ratio := value(measured, told)) is not None]
-        return exp(fmean(logs)) if logs else None
+        return exp(fsum(logs) / len(logs)) if logs else None
 
     return Reproduced(
         clients=clients,
         tpot_ratio=mean(lambda run, told: run.tpot_ms / told.tpot_ms.mean) or 1.0,
         ttft_ratio=mean(lambda run, told: run.ttft_ms / told.ttft_ms.mean if run.ttft_ms else None),
-        outside_decode_ms=fmean(outside) if outside else None,
+        outside_decode_ms=fsum(outside) / len(outside) if outside else None,
     )
 
 

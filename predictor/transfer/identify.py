@@ -12,7 +12,6 @@ fixed. Where growth cannot tell ``x`` from ``y`` it is drawn to a prior by one r
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 
@@ -47,7 +46,7 @@ def split_ladder(
     if not has_experts:
         fixed, per_request = non_negative_least_squares(matrix[:, [0, 2]], rhs)
         return LadderSplit(float(fixed), prior_slowness, float(per_request))
-    weight = prior_weight * median(matrix[:, 1].tolist())
+    weight = prior_weight * float(np.median(matrix[:, 1]))
     matrix = np.vstack([matrix, [0.0, weight, 0.0]])
     rhs = np.append(rhs, weight * prior_slowness)
     fixed, slowness, per_request = non_negative_least_squares(matrix, rhs)

@@ -123,8 +123,9 @@ pins = [
   "prefill_tp=1", "prefill_attn_dp=1", "prefill_replicas=1",
 ]
 """
-# Two prompts of some 2,600 tokens are read once, each step adds some 140: two minutes of one slow core.
-SEARCH = {**SETTINGS, "max_tokens": 220, "context_tokens": 3584}
+# Two prompts of some 2,600 tokens are read once, each step adds some 140: two minutes of one slow core. In a longer
+# prompt the model loses sight of its demonstrations; without a cap it repeats itself until ten steps were idle.
+SEARCH = {**SETTINGS, "max_tokens": 180, "context_tokens": 2560, "max_calls": 6}
 BRIEF = Path(prompts.__file__).parent / "compiled" / "brief.json"
 
 
@@ -192,9 +193,9 @@ def test_a_search_of_20_evaluations_ends_in_a_legal_priced_best_with_its_waste_i
     if codes & {"llm_timeout", "cap_llm_wall_time"} and not (illegal and repeats):
         why = answer["flags"][0]["message"]
         pytest.skip(f"{TOO_BUSY}{why} after {len(calls)} calls; the best was legal and priced")
-    assert codes <= {"no_proposals", "llm_unreadable", "llm_timeout", "cap_llm_wall_time"}
+    assert codes <= {"no_proposals", "llm_unreadable", "llm_timeout", "cap_llm_wall_time", "cap_llm_calls"}
     assert usage["prompt_tokens"] > 0
     assert illegal, f"none of {len(proposed)} proposals was refused"
-    assert any(reason.code == "out_of_set" for one in illegal for reason in one.reasons)
+    assert any(code == "out_of_set" for one in illegal for code, _ in one.reasons)
     assert repeats, f"no repeat among {len(proposed)} proposals"
     assert all("tried before as trial" in str(one.facts["why"]) for one in repeats)
