@@ -2,7 +2,8 @@
 
 A reader asks for a search, waits ``--pause-s`` as a page or a CI job does, and asks again. Latencies are of whole
 answers as the reader sees them. The memory is that of the HTTP process and of all its processes together, after the
-first fifth of the run (imports, caches that fill) and at its end. The load generator runs on the same cores.
+first fifth of the run (imports, caches that fill) and at its end. The load generator runs on the same cores. It starts
+once the first search runs: what a service that is only starting takes is not what its readers wait for.
 
 ``python -m evals.service_load --json [--seconds 600]``
 """
@@ -146,11 +147,12 @@ async def keep_searching(
             continue
         search_id = int(json.loads(answer)["search_id"])
         tally.running.append(search_id)
-        started.set()
         while time.monotonic() < until_s:
             await asyncio.sleep(0.5)
             _, answer = await asyncio.wait_for(connection.ask("GET", f"/v1/searches/{search_id}"), START_S)
             found = json.loads(answer)
+            if found["status"] != "queued":
+                started.set()
             if found["finished_at"]:
                 if found["status"] != "done":
                     tally.errors.append(f"search {search_id}: {found['status']}")

@@ -74,6 +74,8 @@ def create_app(settings: ServiceSettings) -> FastAPI:
         app.state.service = state
         if ledger.location.is_sqlite:
             await asyncio.to_thread(queue.take_over)
+        with contextlib.suppress(LedgerError):  # one that is away in this moment is waited for as at any other
+            await state.views.warm()
         state.pool.start()
         try:
             yield

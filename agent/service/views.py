@@ -26,7 +26,7 @@ FRESH_S = 0.5  # after this an answer about a running search is read anew
 STALE_S = 2.0  # until this the old answer is given while it is read anew: no reader waits for the ledger
 HEARTBEAT_S = 15.0  # a comment on a silent stream, so that proxies keep it open
 MOST_VIEWS, MOST_TRIALS = 32, 20_000  # held at once: some 5 kB a trial
-MOST_ENDED = 8  # of them views of searches that have ended: their answers are kept apart, their trials read again
+MOST_ENDED = 4  # of them views of searches that have ended: their answers are kept apart, their trials read again
 MOST_BODIES = 2_000  # answers about searches that have ended: some 5 kB each
 HYPOTHESES = ("plan", "scratchpad", "summary", "llm_end")  # notes that say what is believed, for the stream
 
@@ -198,6 +198,17 @@ class Views:
         self._making = asyncio.Lock()
         self._aside: dict[int, asyncio.Task[None]] = {}
         self.streams = 0
+
+    async def warm(self) -> None:
+        """Ask the ledger once what readers will: the first of them does not wait for statements to be compiled."""
+
+        def ask() -> None:
+            self._ledger.recent(1)
+            self._queue.of_search(0)
+            self._ledger.trials_from(0, 0)
+            self._ledger.notes_from(0, 0)
+
+        await asyncio.to_thread(ask)
 
     def held(self, search_id: int) -> bytes | None:
         """The answer at hand: of a search that has ended, or of one that runs, :data:`STALE_S` old at most.
