@@ -101,11 +101,15 @@ def normalised(name: str, value: Any) -> LeverValue:
 
     >>> normalised("fusions", ["rope_kvstore", "add_rmsnorm"])
     ('add_rmsnorm', 'rope_kvstore')
+    >>> normalised("fusions", "none"), normalised("fusions", "act_quant")  # as typed, and as refusals list them
+    ((), ('act_quant',))
     >>> normalised("host_kv_gb", 64), normalised("disagg", False)
     (64.0, 'off')
     """
     if name == "disagg" and value is False:
         return "off"  # typed "off", which reads as a switch: this lever holds the word
+    if name == "fusions" and isinstance(value, str):
+        value = () if value == "none" else (value,)
     if isinstance(value, list | tuple):
         return canonical_fusions(tuple(str(item) for item in value))
     if name in FLOAT_LEVERS and isinstance(value, int) and not isinstance(value, bool):
