@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from evals.amd_rows import AmdRow, AnchorLayout, Assignment, Shape
+from evals.amd_anchors import AnchorLayout, Assignment
+from evals.amd_rows import AmdRow, Shape
 from evals.facade import Case, SolvedSteps, artefact, closed_loop, predicted
 from evals.recipes import NO_CAP, Recipe, recipe
 from evals.served import solve_anchor

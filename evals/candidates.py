@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from evals import corpus_amd, corpus_nvidia
+from evals.amd_anchors import assign as assign_amd
+from evals.amd_anchors import campaign_anchors
 from evals.amd_predict import solve_all as solve_amd
-from evals.amd_rows import AmdRow, campaign_anchors
-from evals.amd_rows import assign as assign_amd
+from evals.amd_rows import AmdRow
 from evals.amd_rows import load_rows as load_amd
 from evals.nvidia_predict import solve_all as solve_nvidia
 from evals.nvidia_rows import NvidiaRow, ladder_rows

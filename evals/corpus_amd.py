@@ -12,13 +12,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any, get_args
 
+from evals.amd_anchors import Assignment, assign, campaign_anchors
 from evals.amd_predict import AmdPredictor, solve_all
-from evals.amd_rows import AmdRow, Assignment, assign, campaign_anchors, cleaning_counts, load_rows
+from evals.amd_rows import AmdRow, cleaning_counts, load_rows
 from evals.corpus import data_dir, parser, run
 from evals.markdown import add_option, with_targets
 from evals.p3 import score_p3
-from evals.scoring import Option, PairScore, Scored, breakdown, frontier, pair_score, spearman, summary
-from inferasim import InferaSimError, Prediction
+from evals.scoring import Option, PairScore, Scored, answered, breakdown, frontier, pair_score, spearman, summary
+from inferasim import Prediction
 from predictor.transfer import WidthLaw
 
 LAWS: tuple[WidthLaw, ...] = get_args(WidthLaw)
@@ -35,17 +36,12 @@ def score(
     assignments: Sequence[Assignment], predictor: AmdPredictor, refused: Counter[str] | None = None
 ) -> list[Scored]:
     """Every clean target, predicted; ``refused`` counts what the product would not price, by the kind of refusal."""
-    scored = []
-    for a in assignments:
-        if not a.target or a.row.bad:
-            continue
-        try:
-            scored.append(_scored(a, predictor.predict(a)))
-        except InferaSimError as error:
-            print(f"row {a.row.index} of {a.row.stack}: {error}", file=sys.stderr)
-            if refused is not None:
-                refused[type(error).__name__] += 1
-    return scored
+    return answered(
+        (a for a in assignments if a.scored),
+        lambda a: _scored(a, predictor.predict(a)),
+        lambda a: f"row {a.row.index} of {a.row.stack}",
+        refused,
+    )
 
 
 def _scored(a: Assignment, told: Prediction) -> Scored:

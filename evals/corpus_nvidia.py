@@ -30,8 +30,8 @@ from evals.nvidia_rows import (
     proxy_tok_s,
 )
 from evals.nvidia_widths import two_widths
-from evals.scoring import Option, Scored, breakdown, frontier, pair_score, spearman, summary
-from inferasim import InferaSimError, Prediction
+from evals.scoring import Option, Scored, answered, breakdown, frontier, pair_score, spearman, summary
+from inferasim import Prediction
 from predictor.transfer import WidthLaw
 
 # Repeats of one layout, shape, load and image in the corpus, medians (closed-form study of the corpus).
@@ -58,17 +58,12 @@ def score(
     assignments: Sequence[NvidiaAssignment], predictor: NvidiaPredictor, refused: Counter[str] | None = None
 ) -> list[Scored]:
     """Every clean colocated target, predicted; ``refused`` counts what the product would not price, by kind."""
-    scored = []
-    for a in assignments:
-        if not a.target or not a.row.clean or a.row.split:
-            continue
-        try:
-            scored.append(_scored(a, predictor.predict(a)))
-        except InferaSimError as error:
-            print(f"row {a.row.id}: {error}", file=sys.stderr)
-            if refused is not None:
-                refused[type(error).__name__] += 1
-    return scored
+    return answered(
+        (a for a in assignments if a.scored),
+        lambda a: _scored(a, predictor.predict(a)),
+        lambda a: f"row {a.row.id}",
+        refused,
+    )
 
 
 def _values(row: NvidiaRow, ttft_ms: float, tpot_ms: float) -> dict[str, float]:
@@ -181,12 +176,12 @@ def _pairs(groups_: Sequence[Sequence[Entry]], rival: Rival) -> dict[str, Any]:
         row = rows[option.name]
         return proxy_tok_s(row.clients, row.osl, *rival[option.name])
 
-    def answered(a: Option, b: Option) -> bool:
+    def rival_answers(a: Option, b: Option) -> bool:
         told = all(o.name in rival and "repaired_square" not in rows[o.name].flags for o in (a, b))
         return a.gpus == b.gpus and told
 
     equal = pair_score(sets, lambda a, b: a.gpus == b.gpus)
-    ours, theirs = pair_score(sets, answered), pair_score(sets, answered, by=rivals_value)
+    ours, theirs = pair_score(sets, rival_answers), pair_score(sets, rival_answers, by=rivals_value)
     everything, rule = pair_score(sets), pair_score(sets, by=lambda option: float(option.gpus))
     return {
         "n": equal.pairs,

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from joblib import Parallel, delayed
 
-from evals.amd_rows import AnchorLayout, load_rows, p3_ladders
+from evals.amd_anchors import AnchorLayout, p3_ladders
+from evals.amd_rows import load_rows
 from evals.candidates import CorpusScore, Shape, amd_measured, amd_score, nvidia_measured, nvidia_score
 from evals.conformal import Residual
 from evals.nvidia_rows import LadderKey, assign, ladder_rows

@@ -98,6 +98,11 @@ class NvidiaAssignment:
         """Whether the row is predicted."""
         return self.anchor is not None and self.kind != "anchor"
 
+    @property
+    def scored(self) -> bool:
+        """Whether the row is a clean colocated target."""
+        return self.target and self.row.clean and not self.row.split
+
 
 def silicon_file() -> Path:
     """Path of the package's table of measured runs."""

@@ -7,8 +7,8 @@ from typing import Any
 from evals.facade import predicted
 from evals.nvidia_predict import anchor_of, case_of
 from evals.nvidia_rows import NvidiaRow, Shape, proxy_tok_s
-from evals.scoring import Scored, summary
-from inferasim import InferaSimError, Prediction
+from evals.scoring import Scored, answered, summary
+from inferasim import Anchor, Prediction
 from predictor.transfer import WidthLaw
 from predictor.types import Layout
 
@@ -43,14 +43,19 @@ def two_widths(rows: Sequence[NvidiaRow], law: WidthLaw) -> dict[str, Any]:
             for shape, targets in shapes.items():
                 if shape not in ladders[near] or shape not in ladders[far]:
                     continue
-                for row in targets:
-                    try:
-                        told = predicted(case_of(row), anchors[near], law, (anchors[far],))
-                    except InferaSimError as error:
-                        refused[type(error).__name__] += 1
-                        continue
-                    scored.append(_scored(row, told))
+                scored += _answered(targets, anchors[near], anchors[far], law, refused)
     return {**summary(scored), "refused": dict(refused)}
+
+
+def _answered(
+    targets: Sequence[NvidiaRow], near: Anchor, far: Anchor, law: WidthLaw, refused: Counter[str]
+) -> list[Scored]:
+    return answered(
+        targets,
+        lambda row: _scored(row, predicted(case_of(row), near, law, (far,))),
+        lambda row: f"row {row.id} from two widths",
+        refused,
+    )
 
 
 def _scored(row: NvidiaRow, told: Prediction) -> Scored:

@@ -4,11 +4,12 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from evals.amd_anchors import LadderRows, p3_ladders
 from evals.amd_predict import anchor_of, case_of
-from evals.amd_rows import AmdRow, LadderRows, Shape, p3_ladders
+from evals.amd_rows import AmdRow, Shape
 from evals.facade import predicted
-from evals.scoring import Scored, summary
-from predictor.errors import InferaSimError
+from evals.scoring import Scored, answered, summary
+from inferasim import Prediction
 
 
 def score_p3(rows: Sequence[AmdRow]) -> dict[str, Any]:
@@ -33,26 +34,23 @@ def p3_scored(ladders: Sequence[LadderRows], refused: Counter[str]) -> list[Scor
 
 def _score_group(name: str, group: dict[Shape, LadderRows], refused: Counter[str]) -> list[Scored]:
     anchor = anchor_of(name, {shape: ladder.given for shape, ladder in group.items()})
-    result = []
-    for row in (row for ladder in group.values() for row in ladder.targets):
-        try:
-            told = predicted(case_of(row), anchor)
-        except InferaSimError as error:
-            refused[type(error).__name__] += 1
-            continue
-        result.append(
-            Scored(
-                {
-                    "tpot": row.tpot_ms,
-                    "total_tok_s_per_gpu": row.total_tok_s_per_gpu,
-                    "interactivity": 1e3 / row.tpot_ms,
-                },
-                {
-                    "tpot": told.tpot_ms.mean,
-                    "total_tok_s_per_gpu": told.total_tok_s / row.gpus,
-                    "interactivity": told.interactivity_tok_s_user,
-                },
-                {"row": row},
-            )
-        )
-    return result
+    return answered(
+        (row for ladder in group.values() for row in ladder.targets),
+        lambda row: _scored(row, predicted(case_of(row), anchor)),
+        lambda row: f"row {row.index} of {row.stack}",
+        refused,
+    )
+
+
+def _scored(row: AmdRow, told: Prediction) -> Scored:
+    measured = {
+        "tpot": row.tpot_ms,
+        "total_tok_s_per_gpu": row.total_tok_s_per_gpu,
+        "interactivity": 1e3 / row.tpot_ms,
+    }
+    answer = {
+        "tpot": told.tpot_ms.mean,
+        "total_tok_s_per_gpu": told.total_tok_s / row.gpus,
+        "interactivity": told.interactivity_tok_s_user,
+    }
+    return Scored(measured, answer, {"row": row})

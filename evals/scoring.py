@@ -1,11 +1,16 @@
 """Errors, breakdowns, pairs and frontiers, the same for every corpus."""
 
-from collections import defaultdict
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
+
+from predictor.errors import InferaSimError
+
+Target = TypeVar("Target")
 
 DECISIVE = 1.03  # a pair counts when its measured values differ by more than 3%
 WITHIN = 0.20
@@ -25,6 +30,24 @@ class Scored:
     def ape(self, metric: str) -> float:
         """Absolute percentage error of a metric."""
         return abs(self.predicted[metric] / self.measured[metric] - 1.0) * 100.0
+
+
+def answered(
+    targets: Iterable[Target],
+    answer: Callable[[Target], Scored],
+    name: Callable[[Target], str],
+    refused: Counter[str] | None = None,
+) -> list[Scored]:
+    """Every target that the product prices. What it refuses is told on stderr and counted by the kind of refusal."""
+    scored = []
+    for target in targets:
+        try:
+            scored.append(answer(target))
+        except InferaSimError as error:
+            print(f"{name(target)}: {error}", file=sys.stderr)
+            if refused is not None:
+                refused[type(error).__name__] += 1
+    return scored
 
 
 def median_ape(rows: Iterable[Scored], metric: str) -> float | None:

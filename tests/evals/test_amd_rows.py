@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evals.amd_rows import AmdRow, assign, load_rows
+from evals.amd_anchors import assign
+from evals.amd_rows import AmdRow, load_rows
 from evals.corpus import CorpusAbsent, data_dir
 
 
