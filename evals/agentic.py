@@ -1,10 +1,10 @@
 """Agentic replays: throughput, ITL and TTFT of other session counts from the run closest to four sessions.
 
-``python -m evals.agentic --json``. Each layout's anchor is its run closest to four sessions, fixed by rule. Step times
-are the kernel models' (no decode sweep of these systems is public); the anchor's measured over simulated ratio of
-throughput, ITL and TTFT is carried to the layout's other runs (paper §5.6, D.4). Covered: colocated, and within four
-times the anchor's sessions. Error factor: geometric mean of max(r, 1/r), as in the paper's Table 17. Splits are scored
-apart, from colocated anchors.
+``python -m evals.agentic --json``. Each layout's anchor is its run closest to four sessions, fixed by rule. Every run
+is what the product's trace player says of its turns, from kernel models (no decode sweep of these systems is public);
+the anchor's measured over simulated ratio of throughput, ITL and TTFT is carried to the layout's other runs (paper
+§5.6, D.4). Covered: colocated, and within four times the anchor's sessions. Error factor: geometric mean of
+max(r, 1/r), as in the paper's Table 17. Splits are scored apart, from colocated anchors.
 
 Runs whose own report says that 99% of the prompt tokens were cached found the trace in the server's cache from a run
 before. They are another layout, with their own anchor, and simulated with that cache. ``cache_state_ignored`` scores
@@ -27,20 +27,25 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from agent.playing import play_trace
 from evals import corpus
 from evals.agentic_turns import BLOCK_TOKENS, Turn, as_requests, growing_sessions, matched, sessions_of
-from predictor.des.fleet import HandoffTimes
+from inferasim import (
+    Catalogue,
+    Deployment,
+    DoesNotFit,
+    Dtype,
+    Layout,
+    Mode,
+    Precision,
+    PrefillPool,
+    Workload,
+    engine_profile,
+    model_card,
+    platform,
+)
 from predictor.des.play import PlayRules
-from predictor.des.replica_cache import reuse_rules
-from predictor.des.routing import LeastLoaded, StickySession
-from predictor.des.schedulers import scheduler_rules
-from predictor.des.trace_sim import DecodePool, Reuse, simulate_trace
-from predictor.disagg import handoff_backend
-from predictor.engines import effective_settings
-from predictor.memory import memory
-from predictor.profiles.loader import engine_profile, model_card, platform
-from predictor.step.build_simulated import simulated_step
-from predictor.types import Deployment, Dtype, Layout, Precision, SchedulerSettings, Workload
+from predictor.workload.block_size import BlockSize, Tail
 
 ANCHOR_SESSIONS = 4
 COVERED_FACTOR = 4
@@ -187,49 +192,53 @@ class Traces:
         return [[turns[index] for index in session] for session in indices]
 
 
-def simulate(run: Run, sessions: Sequence[Sequence[Turn]]) -> dict[str, float]:
-    """Throughput, ITL and TTFT of a run from kernel models, scheduler rules and the prefix cache."""
-    card, gpu, profile = model_card(run.model), platform(run.gpu), engine_profile(run.engine)
-    deployment = Deployment(
-        model=card.name, gpu=run.gpu, engine=run.engine, layout=Layout(tp=run.tp, ep=run.ep), precision=_precision(run)
+def deployment_of(run: Run) -> Deployment:
+    """The layout of a run."""
+    layout = Layout(tp=run.tp, ep=run.ep)
+    return Deployment(
+        model=model_card(run.model).name,
+        gpu=run.gpu,
+        engine=run.engine,
+        layout=layout,
+        precision=_precision(run),
+        replicas=(run.gpus - run.prefill_gpus) // run.tp if run.prefill_gpus else 1,
+        prefill=PrefillPool(layout, run.prefill_gpus // run.tp, SPLIT_BACKEND) if run.prefill_gpus else None,
     )
+
+
+def simulate(run: Run, sessions: Sequence[Sequence[Turn]]) -> dict[str, float]:
+    """Throughput, ITL and TTFT of a run as the product plays its turns, from kernel models."""
+    catalogue = Catalogue(model_card(run.model), platform(run.gpu), engine_profile(run.engine))
     turns = [turn for session in sessions for turn in session]
     workload = Workload(
         isl_tokens=round(sum(turn.input_tokens for turn in turns) / len(turns)),
         osl_tokens=round(sum(turn.output_tokens for turn in turns) / len(turns)),
         concurrency=run.sessions,
     )
-    settings = effective_settings(profile, "", gpu, card, deployment)
-    step = simulated_step(deployment, workload, card, gpu, profile, settings)
     answers_return = run.trace == "k26"  # its prompts grow by the answers; the other replays drop the reasoning
     requests = as_requests(sessions, K26_SHARED_TOKENS if answers_return else 0)
-    rules = scheduler_rules(run.engine, "", SchedulerSettings())
-    held = memory(card, gpu, deployment, settings)
-    decode = None
-    if run.prefill_gpus:
-        wire = handoff_backend(gpu, SPLIT_BACKEND)
-        times = HandoffTimes(wire.floor_us / 1e3, wire.bandwidth_gb_s * 1e6, held.kv_bytes_per_token, card.layers)
-        replicas = (run.gpus - run.prefill_gpus) // run.tp
-        decode = DecodePool(step.model, rules, held.kv_pool_tokens, times, replicas, gpus_per_replica=run.tp)
-    result = simulate_trace(
-        step.model,
+    played = play_trace(
+        deployment_of(run),
+        workload,
+        catalogue,
         requests,
-        rules,
-        kv_tokens=held.kv_pool_tokens,
-        play=PlayRules(slots=run.sessions),
-        reuse=Reuse(BLOCK_TOKENS, reuse_rules(run.engine), answers_return=answers_return),
-        router=StickySession(LeastLoaded()),  # a trace goes where its prefix is (paper A.1)
-        replicas=max(1, run.prefill_gpus // run.tp),
-        gpus_per_replica=run.tp,
-        decode=decode,
+        BlockSize(BLOCK_TOKENS, Tail.FLOOR),
+        PlayRules(slots=run.sessions),
+        mode=Mode.SIMULATE,
+        router="sticky-session",  # a trace goes where its prefix is (paper A.1)
+        answers_return=answers_return,
         served_before=requests if run.served_before else (),
-    ).simulation
+    )
+    if played.over_context:
+        raise DoesNotFit(f"{run.layout}: {played.over_context} of its turns are longer than the deployment holds")
+    result, profile = played.result.simulation, catalogue.profile
+    servers = 2 if run.prefill_gpus else 1  # each adds its host time to TTFT
     host_ms = profile.host_ms_per_request + profile.host_us_per_prompt_token * workload.isl_tokens / 1e3
     return {
         "tput": result.output_tok_s,
         "itl": result.itl_ms.mean,
-        "ttft": result.ttft_ms.mean + host_ms,
-        "gpu_ttft": result.ttft_ms.mean,
+        "ttft": result.ttft_ms.mean,
+        "gpu_ttft": result.ttft_ms.mean - servers * host_ms,
         "hit_frac": result.hit_rate,
     }
 

@@ -15,6 +15,8 @@ from predictor.profiles.hf import card_from_config
 
 RUNS = "measured/h100_vllm_open_loop_runs.csv"
 SIMULATORS = "measured/h100_vllm_simulators_vs_measured.csv"
+# The client gives a request up after five minutes: in every overloaded run the longest answer ends just before.
+TIMEOUT_MS = 300_000.0
 
 # source: config.json of the checkpoints on Hugging Face (meta-llama/Llama-2-*-hf, codellama/CodeLlama-34b-Instruct-hf,
 # mistralai/Mixtral-8x7B-v0.1): hidden, layers, heads, KV heads, intermediate, vocabulary, experts, experts a token
@@ -93,7 +95,7 @@ def _stage(row: dict[str, str]) -> Stage:
         model=model_of(row["experiment"]),
         tp=int(row["tp"]),
         rate_per_s=float(row["requested_rate"] or 0.0),
-        requests=int(row["count"]),
+        requests=int(row["count"]) + int(row["failures"]),
         prompt_tokens=round(float(row["prompt_len_median"])),
         output_tokens=round(float(row["output_len_median"])),
         distinct_prompts=int(row["shared_prompts"]) * int(row["users_per_prompt"]),

@@ -1,6 +1,7 @@
 """A workload on a disaggregated deployment: both pools in closed form, or simulated request by request."""
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from predictor.analytic_split import SplitPools
 from predictor.cards import EngineProfile, Handoff, ModelCard, Platform
@@ -12,6 +13,9 @@ from predictor.load import Served, closed_form, pool_blocks, pool_rules, simulat
 from predictor.memory import max_concurrency, memory
 from predictor.step.build import PricedStep
 from predictor.types import Deployment, MemoryBreakdown, PrefillPool, Workload
+
+if TYPE_CHECKING:
+    from predictor.des.fleet import HandoffTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,19 @@ def split_pools(
     )
 
 
+def handoff_times(side: PrefillSide) -> "HandoffTimes":
+    """What handing a request's cache over costs the simulator."""
+    from predictor.des.fleet import HandoffTimes  # only splits need fleets
+
+    return HandoffTimes(
+        side.handoff.floor_us / 1000.0,
+        side.handoff.bandwidth_gb_s * 1e6,
+        side.memory.kv_bytes_per_token,
+        side.layers,
+        side.handoff.layer_streamed,
+    )
+
+
 def simulated_split(
     deployment: Deployment,
     workload: Workload,
@@ -90,7 +107,7 @@ def simulated_split(
     side: PrefillSide,
 ) -> Served:
     """Both pools with all their replicas behind least-loaded routers; nothing is scaled afterwards."""
-    from predictor.des.fleet import HandoffTimes, ReplicaSpec, simulate_fleet  # only splits need fleets
+    from predictor.des.fleet import ReplicaSpec, simulate_fleet  # only splits need fleets
 
     decode_ranks, prefill_ranks = deployment.layout.attn_dp, side.pool.layout.attn_dp
     most = max(1, min(settings.max_running, cap // decode_ranks))
@@ -112,19 +129,12 @@ def simulated_split(
         side.pool.replicas,
         prefill_ranks,
     )
-    times = HandoffTimes(
-        side.handoff.floor_us / 1000.0,
-        side.handoff.bandwidth_gb_s * 1e6,
-        side.memory.kv_bytes_per_token,
-        side.layers,
-        side.handoff.layer_streamed,
-    )
     host = split_host_time(step.host_ms)
     result = simulate_fleet(
         decode,
         replace(workload, concurrency=workload.concurrency),
         prefill=prefill,
-        handoff=times,
+        handoff=handoff_times(side),
         prefill_host_ms=host.serial_ms,
         host=HostTimes(host.latency_ms, 0.0, profile.poll_interval_steps, profile.first_wave_stall_ms),
         seed=workload.seed,

@@ -2,12 +2,30 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.cli.main import main
+from agent.playing import play_trace
+from inferasim import (
+    Catalogue,
+    Deployment,
+    Layout,
+    Mode,
+    PrefillPool,
+    Workload,
+    engine_profile,
+    model_card,
+    platform,
+)
+from predictor.des.play import PlayRules
+from predictor.des.trace_sim import TraceResult
+from predictor.workload.block_size import BlockSize, Tail
+from predictor.workload.blocks import NO_BLOCKS, BlockForest
+from predictor.workload.trace import TraceRequest
 
 DEPLOYMENT = ("--model", "Llama-3.1-8B", "--gpu", "MI355X", "--engine", "sglang")
 
@@ -90,3 +108,41 @@ def test_bad_input_is_one_line(
     assert (code, text) == (2, "")
     assert said in words
     assert len(words.strip().splitlines()) == 1
+
+
+def played(deployment: Deployment, served_before: bool = False) -> TraceResult:
+    """Forty prompts of ten blocks that no other shares, eight sessions at a time."""
+    catalogue = Catalogue(model_card("Llama-3.1-8B"), platform("MI355X"), engine_profile("sglang"))
+    forest = BlockForest()
+    requests = [
+        TraceRequest(i, f"r{i}", f"s{i}", f"s{i}", 0.0, 640, 20 + i % 7, prompt=forest.fresh(NO_BLOCKS, 10))
+        for i in range(40)
+    ]
+    return play_trace(
+        deployment,
+        Workload(640, 20, concurrency=8),
+        catalogue,
+        requests,
+        BlockSize(64, Tail.FLOOR),
+        PlayRules(slots=8),
+        served_before=requests if served_before else (),
+        mode=Mode.SIMULATE,
+    ).result
+
+
+def test_a_split_plays_a_trace_on_both_pools() -> None:
+    """The prefill pool holds the prefix caches, prompts stall no decode, and TTFT holds the hand-off."""
+    colocated = Deployment("Llama-3.1-8B", "MI355X", "SGLang")
+    split = replace(colocated, prefill=PrefillPool(Layout(), 2, "mori"))
+    alone, apart = played(colocated), played(split)
+    assert (alone.gpus, apart.gpus, apart.simulation.completed) == (1, 3, 40)
+    assert sorted(apart.hit_rates()) == [0, 1]
+    assert apart.simulation.itl_ms.p99 < alone.simulation.itl_ms.p99
+
+
+def test_a_server_that_served_the_trace_before_finds_all_of_it() -> None:
+    deployment = Deployment("Llama-3.1-8B", "MI355X", "SGLang")
+    cold, warm = (played(deployment, before).simulation for before in (False, True))
+    assert cold.hit_rate == 0.0
+    assert warm.hit_rate > 0.85
+    assert warm.ttft_ms.mean < cold.ttft_ms.mean

@@ -1,4 +1,4 @@
-"""Open-loop runs: what was sent, which row is the anchor, repeated prompts, scaled steps."""
+"""Open-loop runs: what was sent, which row is the anchor, repeated prompts, its file, time-outs."""
 
 from dataclasses import replace
 
@@ -7,18 +7,20 @@ import pytest
 from evals.corpus import CorpusAbsent, data_dir
 from evals.open_loop import (
     OpenRow,
-    ScaledSteps,
-    Served,
-    SharedPrompts,
-    anchor_of,
+    anchor_stage,
+    calibrated,
     errors,
+    holds_rate,
+    kernel_anchor,
     pooled,
+    predicted,
     rivals,
-    simulate_stage,
+    scaled,
+    workload_of,
 )
 from evals.open_loop_runs import Stage, card, model_of, stages
 from predictor.des.request import Request
-from predictor.step.model import PrefillCurve, TableStepModel
+from predictor.load import FixedShare
 from predictor.transfer.work import weight_counts
 
 STAGE = Stage(
@@ -63,36 +65,37 @@ def test_anchor_is_the_lowest_rate_that_is_not_overloaded() -> None:
     faster = replace(STAGE, rate_per_s=2.0, experiment="a")
     overloaded = replace(STAGE, rate_per_s=0.5, overloaded=True)
     whole = replace(STAGE, stage="summary", rate_per_s=0.0)
-    assert anchor_of([faster, overloaded, whole, STAGE], "llama-2-7b") == STAGE
+    assert anchor_stage([faster, overloaded, whole, STAGE], "llama-2-7b") == STAGE
 
 
-def test_a_prompt_that_comes_again_keeps_all_but_its_last_block() -> None:
-    cache = SharedPrompts(16, 100)
-    first, second, again = (Request(i, 593, 10, payload=i % 2) for i in range(3))
-    found = []
-    for request in (first, second, again):
-        found.append(cache.lookup(request))
-        cache.insert(request)
-    assert found == [0, 96, 592]
-    assert SharedPrompts(16, 100).lookup(Request(0, 592, 1, payload=0)) == 0
-    cache.insert(Request(3, 592, 1, payload=5))
-    assert cache.lookup(Request(4, 592, 1, payload=5)) == 576  # the last token is computed again
+@pytest.mark.parametrize(("prompt", "cached"), [(593, 592), (592, 576), (575, 560), (1082, 1072)])
+def test_a_prompt_that_comes_again_keeps_all_but_its_last_block(prompt: int, cached: int) -> None:
+    """The last token is computed again."""
+    workload = workload_of(replace(STAGE, prompt_tokens=prompt))
+    request = Request(0, prompt, 10)
+    assert FixedShare(workload.prefix_hit_frac).lookup(request) == cached
+    assert workload.concurrency * workload.requests_per_client == STAGE.requests
 
 
-def test_an_idle_server_answers_in_prefill_and_steps() -> None:
-    """One request a second, 12 ms of work: prompts after the first round compute their last 14 tokens only."""
-    steps = TableStepModel((1.0,), (0.0,), PrefillCurve(2.0, 0.1, 0.0, 0.5))
-    result = simulate_stage(Served(steps, 100_000, factor=2.0, host_ms=3.0), STAGE)
-    assert result.ttft_ms.p50 == pytest.approx(2.0 * (2.0 + 0.1 * 14) + 3.0)
-    assert result.e2e_ms.p50 == pytest.approx(result.ttft_ms.p50 + 2.0 * 10)
+def test_the_anchor_reproduces_its_own_medians() -> None:
+    stage = replace(STAGE, requests=64, e2e_p50_ms=140.0, ttft_p50_ms=30.0)
+    anchor = calibrated(stage, kernel_anchor(stage))
+    result = predicted(stage, anchor)
+    assert result.ttft_ms.p50 == pytest.approx(30.0, abs=0.1)
+    assert result.e2e_ms.p50 == pytest.approx(140.0, abs=0.2)
+    slower = predicted(stage, scaled(anchor, 2.0))
+    span = result.e2e_ms.p50 - result.ttft_ms.p50
+    assert slower.e2e_ms.p50 - slower.ttft_ms.p50 == pytest.approx(2.0 * span, rel=1e-3)
+
+
+def test_requests_that_time_out_are_not_in_the_means() -> None:
+    result = predicted(STAGE, kernel_anchor(STAGE))
     assert pooled([result, result])["e2e_mean"] == pytest.approx(result.e2e_ms.mean)
-
-
-def test_scaled_steps_scale_everything() -> None:
-    scaled = ScaledSteps(TableStepModel((4.0, 6.0), (0.1, 0.2), PrefillCurve(1.0, 0.2, 0.3, 0.4, 0.5)), 3.0)
-    assert scaled.decode_line(2).at(10.0) == pytest.approx(3.0 * 8.0)
-    assert scaled.prefill.prompt_ms(10) == pytest.approx(3.0 * (1.0 + 2.0 + 30.0 + 0.5))
-    assert scaled.prefill.mixed_fixed_ms == pytest.approx(1.2)
+    uneven = predicted(replace(STAGE, rate_per_s=100.0), kernel_anchor(STAGE))
+    limit = (uneven.e2e_ms.mean + uneven.e2e_ms.p99) / 2.0
+    assert pooled([uneven], limit)["e2e_p99"] < limit < uneven.e2e_ms.p99
+    assert holds_rate(result, STAGE)
+    assert not holds_rate(result, replace(STAGE, rate_per_s=2.0))
 
 
 def test_rivals_are_compared_on_the_very_rows() -> None:
