@@ -2,6 +2,7 @@
 
 from collections import deque
 
+from predictor.des.ample import AmpleScheduler, takes
 from predictor.des.mixed import MixedScheduler
 from predictor.des.pages import Pool
 from predictor.des.prefill_first import PrefillFirstScheduler
@@ -26,7 +27,11 @@ def scheduler_for(
 
     ``ample_pool``: the pool never runs short (:func:`predictor.des.pages.ample`) and is not counted.
     """
-    kind = MixedScheduler if rules.mixed_steps else PrefillFirstScheduler
+    kind: type[RunScheduler] = MixedScheduler if rules.mixed_steps else PrefillFirstScheduler
+    if ample_pool and takes(
+        rules, polls=poll_interval_steps > 0, caches=prefix_cache is not None, prefill_only=prefill_only
+    ):
+        kind = AmpleScheduler
     return kind(
         rules,
         pool,

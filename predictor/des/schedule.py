@@ -161,6 +161,8 @@ def schedule(
         )
         stamp += 1
         finished = scheduler.commit(steps, stamp)
+        if not finished:
+            continue
         ended += finished
         for following in islice(requests, len(finished)):
             following.arrival = stamp
