@@ -24,21 +24,21 @@ class AmpleScheduler(MixedScheduler):
     def plan(self, stamp: int, seen: int) -> int:
         """See :class:`RunScheduler`."""
         waiting, running, inbox = self.waiting, self.running, self.inbox
-        if self._partials or (waiting and waiting[0].kv_ready) or (inbox and not running):
+        if (waiting and waiting[0].kv_ready) or (inbox and not running):
             return super().plan(stamp, seen)
         if self._chunks:
             self._no_prompts()
         while inbox and inbox[0].queued <= seen:
             waiting.append(inbox.popleft())
         decoders = self.batch = self.weight = self.decoders
-        if waiting and len(running) < self.cap:
+        if self._partials or (waiting and len(running) < self.cap):
             budget = self.rules.token_budget - decoders * self.rules.row_tokens
-            self._admit_whole(stamp, budget)
-            if self.prompt_tokens:
-                if not self.prompts_done:
-                    return self._rows(self._run_of_chunks(budget))
+            self._fill(stamp, budget)
+            if self.prompts_done:
                 self._closed = False
                 return self._rows(1)
+            if self.prompt_tokens:
+                return self._rows(self._run_of_chunks(budget))
         ended = len(self._ended)
         if ended:
             self.weight = decoders - ended
@@ -55,24 +55,42 @@ class AmpleScheduler(MixedScheduler):
         self.steps = steps
         return steps
 
-    def _admit_whole(self, stamp: int, budget: int) -> None:
-        """Let requests in whose prompts the budget holds whole; the first one that it cuts is the base's."""
-        waiting, running, pool, cap = self.waiting, self.running, self.pages.pool, self.cap
-        while waiting and budget > 0 and len(running) < cap:
-            request = waiting[0]
-            tokens = request.tokens
-            if tokens > budget or tokens <= 0:
-                self._admit(stamp, budget, 0)
+    def _fill(self, stamp: int, budget: int) -> None:
+        """The next chunk of the one prompt that may be partial, then requests until the budget cuts one or is spent."""
+        waiting, running, cap = self.waiting, self.running, self.cap
+        partials, pool, floor = self._partials, self.pages.pool, self.rules.chunk_floor_tokens
+        while budget > 0:
+            if partials:
+                request = partials[0]
+                rest = request.tokens - request.computed
+                tokens = rest if rest <= budget else budget - budget % floor
+                if tokens <= 0:
+                    return
+                if tokens == rest:
+                    partials.clear()
+            elif waiting and len(running) < cap:
+                request = waiting[0]
+                rest = request.tokens
+                tokens = rest if rest <= budget else budget - budget % floor
+                if tokens <= 0 or (tokens < rest and not self.rules.chunked_prefill):
+                    return
+                waiting.popleft()
+                request.admitted = stamp
+                request.computed = 0
+                pool.admissions = request.seq = pool.admissions + 1
+                running[request.id] = request
+                if tokens < rest:
+                    partials.append(request)
+            else:
                 return
-            waiting.popleft()
-            request.admitted = stamp
-            request.computed = tokens
-            pool.admissions = request.seq = pool.admissions + 1
-            running[request.id] = request
+            before = request.computed
+            request.computed = before + tokens
             self._chunks.append((request, tokens))
-            self._starting.append(request)
             self.prompt_tokens += tokens
-            self.prompt_area += tokens * tokens
+            self.prompt_area += tokens * (tokens + 2 * before)
+            if tokens < rest:
+                return
+            self._starting.append(request)
             self.prompts_done += 1
             budget -= tokens
 
