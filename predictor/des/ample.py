@@ -24,12 +24,12 @@ class AmpleScheduler(MixedScheduler):
     def plan(self, stamp: int, seen: int) -> int:
         """See :class:`RunScheduler`."""
         waiting, running, inbox = self.waiting, self.running, self.inbox
-        if (waiting and waiting[0].kv_ready) or (inbox and not running):
+        while inbox and (inbox[0].queued <= seen or not running):
+            waiting.append(inbox.popleft())
+        if waiting and waiting[0].kv_ready:
             return super().plan(stamp, seen)
         if self._chunks:
             self._no_prompts()
-        while inbox and inbox[0].queued <= seen:
-            waiting.append(inbox.popleft())
         decoders = self.batch = self.weight = self.decoders
         if self._partials or (waiting and len(running) < self.cap):
             budget = self.rules.token_budget - decoders * self.rules.row_tokens
