@@ -2,9 +2,10 @@
 
 import pytest
 
-from predictor.des.rules import Admission, Victim
+from predictor.des.rules import Admission, QueuePolicy, Victim
 from predictor.des.schedulers import SCHEDULERS, Replica, scheduler_rules
 from predictor.errors import BadInput
+from predictor.profiles.loader import engine_profile
 from predictor.types import SchedulerSettings
 
 PLAIN = SchedulerSettings()
@@ -55,3 +56,24 @@ def test_what_an_engine_cannot_do_is_refused() -> None:
         scheduler_rules("vLLM", "", SchedulerSettings(mixed_steps=False))
     with pytest.raises(BadInput, match="queue_policy 'lpm' of ATOM"):
         scheduler_rules("ATOM", "", SchedulerSettings(queue_policy="lpm"))
+
+
+@pytest.mark.parametrize("name", ["vLLM", "SGLang", "ATOM", "TensorRT-LLM"])
+def test_a_queue_policy_is_simulated_or_refused_with_those_that_are(name: str) -> None:
+    simulated = {policy.value for policy in QueuePolicy} & set(engine_profile(name).queue_policies)
+    assert "fcfs" in simulated
+    for policy in engine_profile(name).queue_policies:
+        settings = SchedulerSettings(queue_policy=policy)
+        if policy in simulated:
+            assert scheduler_rules(name, "", settings).queue_policy == policy
+            continue
+        with pytest.raises(BadInput) as refusal:
+            scheduler_rules(name, "", settings)
+        message = str(refusal.value)
+        assert message.startswith(f"queue_policy '{policy}' of {name} is not simulated; legal: ")
+        assert set(message.rpartition(": ")[2].split(", ")) == simulated
+
+
+def test_what_sglang_has_and_the_simulator_has_not_is_known() -> None:
+    has, simulated = set(engine_profile("SGLang").queue_policies), {policy.value for policy in QueuePolicy}
+    assert has - simulated == {"dfs-weight", "hrrn", "random", "priority", "routing-key"}
