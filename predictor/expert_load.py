@@ -205,7 +205,7 @@ def _sample(experts: int, topk: int, ep: int, tokens: int) -> tuple[float, float
     return float(i_n), float(i_d)
 
 
-def _sample_topk(rng: np.random.Generator, draws: int, experts: int, topk: int) -> npt.NDArray[np.int32]:
+def _sample_topk(rng: "np.random.Generator", draws: int, experts: int, topk: int) -> npt.NDArray[np.int32]:
     """Shape (topk, draws): uniform subsets without replacement (Floyd's algorithm over all draws at once)."""
     picks = np.empty((topk, draws), dtype=np.int32)
     for row in range(topk):

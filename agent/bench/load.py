@@ -16,7 +16,7 @@ from agent.bench.prompts import PromptSource
 from agent.failures import EndpointFailed
 from predictor.anchors.import_formats.run import BenchRun, Latency, RequestTimes
 from predictor.types import Arrival, Workload
-from predictor.workload.synthetic import arrival_gaps_ms, generators, lengths, request_count
+from predictor.workload.synthetic import arrival_gaps_ms, lengths, request_count
 
 TOOL = "inferasim client"
 # As many failures as this are told with the result; more end the benchmark.
@@ -31,9 +31,9 @@ class Benchmark:
         self.endpoint = endpoint
         self.workload = workload
         self.total = request_count(workload)
-        drawn = lengths(workload, generators(workload, seed)[0])
+        drawn = lengths(workload, seed)
         self.shapes = [next(drawn) for _ in range(self.total)]
-        self.gaps_ms = arrival_gaps_ms(workload, generators(workload, seed)[1])
+        self.gaps_ms = arrival_gaps_ms(workload, seed)
         self.prompts = PromptSource(seed + 7919, vocabulary, endpoint.token_ids)
         self.done: list[Completion] = []
         self.failed: list[EndpointFailed] = []

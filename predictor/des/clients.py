@@ -9,7 +9,7 @@ from predictor.errors import BadInput
 from predictor.step.model import StepModel
 from predictor.types import Arrival, StartMode, Workload
 from predictor.workload.acceptance import verify_steps
-from predictor.workload.synthetic import arrival_gaps_ms, generators, lengths, request_count
+from predictor.workload.synthetic import arrival_gaps_ms, generator, lengths, request_count
 
 
 def new_requests(workload: Workload, seed: int, acceptance: tuple[float, ...] = ()) -> Iterator[Request]:
@@ -18,7 +18,7 @@ def new_requests(workload: Workload, seed: int, acceptance: tuple[float, ...] = 
     With ``acceptance`` (rates of the drafted tokens) each one draws how many verify steps its answer takes, and grows
     evenly over them; without, every step commits the step model's mean.
     """
-    drawn = lengths(workload, generators(workload, seed).lengths)
+    drawn = lengths(workload, seed)
     plain = (
         Request(id, prompt, output) for id, (prompt, output) in zip(range(request_count(workload)), drawn, strict=False)
     )
@@ -29,7 +29,7 @@ def _accepting(
     requests: Iterator[Request], acceptance: tuple[float, ...], workload: Workload, seed: int
 ) -> Iterator[Request]:
     """The requests, each with the growth of an answer that takes a drawn number of verify steps."""
-    steps = verify_steps(acceptance, generators(workload, seed).acceptance)
+    steps = verify_steps(acceptance, generator(workload, seed, "acceptance"))
     next(steps)
     for request in requests:
         answer = request.output_tokens - 1
@@ -118,4 +118,4 @@ def source_for(
         ticks = clock.ticks
         stagger = ticks(stagger_ms(model, workload)) if staggered else 0
         return ClosedLoop(requests, workload.concurrency, ticks(workload.think_time_ms), stagger)
-    return OpenArrivals(requests, arrival_gaps_ms(workload, generators(workload, seed).arrivals), clock)
+    return OpenArrivals(requests, arrival_gaps_ms(workload, seed), clock)

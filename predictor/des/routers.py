@@ -34,7 +34,7 @@ class RoundRobin:
 class Random:
     """Uniform, from the generator given."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
+    def __init__(self, rng: "np.random.Generator") -> None:
         self._rng = rng
 
     def pick(self, request: Request, replicas: Sequence[Replica]) -> int:

@@ -72,7 +72,7 @@ class RoundRobin:
 class Random:
     """Uniform, from the generator given."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
+    def __init__(self, rng: "np.random.Generator") -> None:
         self._rng = rng
 
     def choose(self, request: TraceRequest, replicas: Sequence[Candidate]) -> int:
@@ -153,7 +153,7 @@ ROUTERS: dict[str, Callable[[np.random.Generator], Router]] = {
 }
 
 
-def router_by_name(name: str, rng: np.random.Generator) -> Router:
+def router_by_name(name: str, rng: "np.random.Generator") -> Router:
     """A fresh router of a named policy.
 
     >>> type(router_by_name("round-robin", np.random.default_rng(0))).__name__

@@ -5,11 +5,11 @@ prediction of its own kernel set never needs them.
 """
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from predictor.anchors.schema import Anchor
 from predictor.cards import EngineProfile, ModelCard, Platform
 from predictor.engines import Settings, effective_settings
-from predictor.speculation import Method, acceptance
 from predictor.step.build import PricedStep, pipeline_terms, rank_batch
 from predictor.step.curve import DecodeCurve
 from predictor.step.decode_work import decode_work, kernel_view
@@ -17,13 +17,18 @@ from predictor.step.model import PrefillCurve
 from predictor.step.simulate import SimulateStepModel, host_issue, simulate_step_model, with_sparse_width
 from predictor.types import Deployment, Flag, Speculation, Workload
 
-METHODS: dict[str, Method] = {"mtp": "mtp", "eagle3": "eagle3", "dspark": "dspark", "ngram": "ngram"}
+if TYPE_CHECKING:
+    from predictor.speculation import Method
+
+METHODS: dict[str, "Method"] = {"mtp": "mtp", "eagle3": "eagle3", "dspark": "dspark", "ngram": "ngram"}
 
 
 def accepted_tokens(card: ModelCard, speculation: Speculation) -> tuple[float, tuple[Flag, ...]]:
     """L(k) of a drafter on this model, and where it was taken from; 1 without speculation."""
     if not speculation.active:
         return 1.0, ()
+    from predictor.speculation import acceptance  # only where tokens are drafted
+
     curve = acceptance(card.name, METHODS[speculation.method])
     said = f"{curve.length(speculation.depth):.2f} tokens a verify step at depth {speculation.depth}: {curve.origin}"
     extrapolated = ", extrapolated" if curve.extrapolated(speculation.depth) else ""

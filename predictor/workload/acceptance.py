@@ -20,7 +20,7 @@ def mean_tokens_per_step(acceptance: Sequence[float]) -> float:
     return 1.0 + float(np.cumprod(acceptance).sum())
 
 
-def verify_steps(acceptance: Sequence[float], rng: np.random.Generator) -> Generator[int, int, None]:
+def verify_steps(acceptance: Sequence[float], rng: "np.random.Generator") -> Generator[int, int, None]:
     """A generator to which output tokens (after the first) are sent; it answers with the verify steps they take.
 
     >>> steps = verify_steps([1.0, 1.0], np.random.default_rng(0))

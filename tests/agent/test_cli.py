@@ -257,13 +257,18 @@ def test_a_recorded_trial_can_be_launched(tmp_path: Path) -> None:
         assert said in done.stderr
 
 
-def test_heavy_libraries_stay_out_of_the_light_commands(tmp_path: Path) -> None:
+SIMULATED = shlex.split("predict --model Llama-3.1-8B --gpu H100 --engine vllm --isl 1024 --osl 1024 -c 16 --json")
+
+
+@pytest.mark.parametrize("command", [PREDICT, SIMULATED], ids=["anchored", "simulated"])
+def test_heavy_libraries_stay_out_of_the_light_commands(command: list[str], tmp_path: Path) -> None:
     code = (
         "import sys\nfrom agent.cli.main import main\n"
-        f"sys.argv = ['inferasim', *{PREDICT!r}]\n"
+        f"sys.argv = ['inferasim', *{command!r}]\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "heavy = {'dspy', 'litellm', 'sqlalchemy', 'sqlmodel', 'alembic', 'pandas', 'scipy', 'pydantic', 'simpy',\n"
-        "         'rich', 'yaml', 'httpx', 'joblib', 'structlog'} & set(sys.modules)\n"
+        "         'rich', 'yaml', 'httpx', 'joblib', 'structlog',\n"
+        "         'numpy.random', 'numpy.ma', 'predictor.speculation'} & set(sys.modules)\n"
         "print(sorted(heavy), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)

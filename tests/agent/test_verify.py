@@ -245,10 +245,10 @@ def test_a_live_endpoint_is_benchmarked_with_the_simulated_lengths(tmp_path: Pat
 
 
 def predict_lengths() -> list[tuple[int, int]]:
-    from predictor.workload.synthetic import generators, lengths
+    from predictor.workload.synthetic import lengths
 
     workload = Workload(48, 24, 2, length_range_frac=0.5, requests_per_client=2)
-    drawn = lengths(workload, generators(workload, 0)[0])
+    drawn = lengths(workload, 0)
     return [next(drawn) for _ in range(4)]
 
 
