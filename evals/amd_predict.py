@@ -7,11 +7,11 @@ from evals.amd_anchors import AnchorLayout, Assignment
 from evals.amd_rows import AmdRow, Shape
 from evals.facade import Case, SolvedSteps, artefact, closed_loop, predicted
 from evals.recipes import NO_CAP, Recipe, recipe
-from evals.served import solve_anchor
 from inferasim import Anchor, Deployment, Prediction, PrefillPool, SchedulerSettings, Speculation
 from predictor.anchors.residual import MeasuredRun
 from predictor.anchors.schedule import ClosedLoopRun
 from predictor.anchors.solve import ServedPoint, mean_context
+from predictor.anchors.tpot_ladders import solve_anchor
 from predictor.cards import ModelCard
 from predictor.comm import variant_named
 from predictor.errors import DataUnavailable

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from evals.facade import Case, SolvedSteps, artefact, closed_loop, predicted
 from evals.nvidia_rows import LadderKey, NvidiaAssignment, NvidiaRow, Shape
 from evals.recipes import NO_CAP, Recipe, recipe
-from evals.served import expected_token_ms
 from inferasim import Anchor, Deployment, Prediction, SchedulerSettings
 from predictor.anchors.residual import MeasuredRun
 from predictor.anchors.schedule import ClosedLoopRun
 from predictor.anchors.solve import ServedPoint, mean_context, solve_ladders
+from predictor.anchors.tpot_ladders import expected_token_ms
 from predictor.cards import ModelCard
 from predictor.errors import DataUnavailable
 from predictor.profiles.loader import engine_profile, model_card, platform

@@ -25,6 +25,7 @@ from predictor.anchors.import_solve.setting import (
     known_version,
     resolve,
 )
+from predictor.anchors.import_solve.untimed import solve_without_ttft, solves_without_ttft
 from predictor.anchors.naming import anchor_name
 from predictor.anchors.schema import SCHEMA_VERSION, Anchor, DecodeSweep, PrefillSweep, Source, checked
 from predictor.engines import effective_settings
@@ -129,7 +130,8 @@ def import_runs(
     loads = {(shape.isl_tokens, shape.osl_tokens, load) for shape in shapes for load in loads_of(shape)}
     if len(loads) == 1:
         return _scaled(shapes[0], setting, base or kernel_models(shapes[0], setting), files, tools, name, notes)
-    solved = solve_ladders(shapes)
+    untimed = solves_without_ttft(shapes, setting)
+    solved = solve_without_ttft(shapes, setting) if untimed else solve_ladders(shapes)
     return Imported(_solved(solved, setting, files, tools, name, notes), solved.reproduced)
 
 
@@ -150,6 +152,7 @@ def _prefill(curve: PrefillCurve, lengths: Sequence[int], residual_ms: float | N
             "fixed_ms": _digits(curve.fixed_ms),
             "per_token_ms": _digits(curve.per_token_ms),
             "per_token2_ms": _digits(curve.per_token2_ms),
+            "mixed_fixed_ms": _digits(curve.mixed_fixed_ms),
             "rms_residual_ms": None if residual_ms is None else _digits(residual_ms, 3),
         },
     )

@@ -1,4 +1,9 @@
-"""Ladders of served runs without TTFT, solved for steps and the cost of a prompt. Vendor-neutral."""
+"""Ladders of served runs that recorded no TTFT, solved for their steps and the cost of a prompt.
+
+TPOT alone does not tell what a prompt stalls the others by from what a step grows by: both rise with the load. Two
+prompt lengths tell the cost a prompt token ``c``; with one it is expected from the kernel models. The fixed part ``F``
+of a step that prefills is a multiple of a decode step's own.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
