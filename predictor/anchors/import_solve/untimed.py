@@ -8,8 +8,8 @@ from predictor.anchors.import_solve.ladder import ServedRun, Shape, SolvedLadder
 from predictor.anchors.import_solve.served import side_of
 from predictor.anchors.import_solve.setting import Setting
 from predictor.anchors.schedule import ClosedLoopRun
-from predictor.anchors.solve import ServedPoint
-from predictor.anchors.tpot_ladders import SolvedLadder, solve_anchor
+from predictor.anchors.solve import ServedPoint, SolvedLadder
+from predictor.anchors.tpot_ladders import solve_anchor
 from predictor.transfer.constants import default_constants
 from predictor.types import Arrival, StartMode
 
