@@ -19,7 +19,7 @@ check: $(VENV)/.test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Real engines in environments of their own (cached, 3 GB); about eight minutes, longer where they are installed first.
+# Real engines in environments of their own (cached, 3 GB); about 17 minutes, four more where they are installed first.
 engines: $(VENV)/.test
 	INFERASIM_REAL_ENGINE=1 $(BIN)/pytest -q -rsP tests/evals/test_real_engine.py -k harvested
 

@@ -28,6 +28,7 @@ from agent.failures import DependencyFailed
 from agent.harvest import checks
 from agent.harvest.engine import port_is_free, running
 from agent.harvest.facts import read_endpoint
+from agent.harvest.request import HarvestRefused
 from agent.harvest.run import Harvested, harvest
 from agent.harvest.state import Kept
 from agent.harvest.sweeps import Session, cache_probe, decode_sweep, prefill_sweep
@@ -305,10 +306,13 @@ def attempt(engine: RealEngine, server: LlamaServer, until: Until) -> dict[str, 
         say(f"load average {load:.1f}: measuring all the same")
     with TemporaryDirectory(prefix="inferasim-real-") as place:
         folder = Path(place)
-        result = anchor_study(engine, folder / "anchor", until)
-        result["width"] = width_study(engine, folder / "width", until)
-        until.more("llama.cpp")
-        result["second_adapter"] = llama_study(server, engine, folder / "llama")
+        try:
+            result = anchor_study(engine, folder / "anchor", until)
+            result["width"] = width_study(engine, folder / "width", until)
+            until.more("llama.cpp")
+            result["second_adapter"] = llama_study(server, engine, folder / "llama")
+        except (HarvestRefused, DependencyFailed) as failure:  # readings that disagree, an engine that never got ready
+            result = {"failure": failure}
     collect_orphans()
     ended = read_machine()
     return {
@@ -320,7 +324,9 @@ def attempt(engine: RealEngine, server: LlamaServer, until: Until) -> dict[str, 
 
 
 def missed(result: dict[str, Any]) -> list[str]:
-    """Targets that are missed, in words."""
+    """Targets that are missed, in words; the failure where nothing came of it."""
+    if "failure" in result:
+        return [str(result["failure"])]
     limits = {
         "TPOT": (result["tpot_median_ape_pct"], TARGET_PCT),
         "throughput": (result["throughput_median_ape_pct"], TARGET_PCT),
@@ -350,10 +356,15 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
         result = attempt(engine, server, until)
         if missed(result):  # a neighbour on the host shows in no load average
             say(f"{'; '.join(missed(result))}; {busy(result) or 'nobody else seen'}: harvesting once more")
-            result = {**attempt(engine, server, until), "first_attempt": result}
+            first = {**result, "failure": str(result["failure"])} if "failure" in result else result
+            result = {**attempt(engine, server, until), "first_attempt": first}
     except OutOfTime as late:
         return {"skipped": True, "skip_reason": str(late), "load_average": os.getloadavg()[0], "missed": []}
     off, reason = missed(result), busy(result)
+    if "failure" in result:
+        if reason is None:
+            raise result["failure"]
+        result["failure"] = str(result["failure"])
     skipped = bool(off and reason)
     return {
         **result,

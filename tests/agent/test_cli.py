@@ -257,7 +257,9 @@ def test_a_recorded_trial_can_be_launched(tmp_path: Path) -> None:
         assert said in done.stderr
 
 
-SIMULATED = shlex.split("predict --model Llama-3.1-8B --gpu H100 --engine vllm --isl 1024 --osl 1024 --concurrency 16 --json")
+SIMULATED = shlex.split(
+    "predict --model Llama-3.1-8B --gpu H100 --engine vllm --isl 1024 --osl 1024 --concurrency 16 --json"
+)
 
 
 @pytest.mark.parametrize("command", [PREDICT, SIMULATED], ids=["anchored", "simulated"])
