@@ -3,7 +3,7 @@
 Axes are crossed where they act together and not where they do not: every precision with every layout, colocated, piped
 and split; on colocated layouts every scheduler setting without a drafter; on colocated and split ones every drafter and
 depth at the engine's own scheduler settings, split ones at fewer depths. A host tier does nothing for prompts that
-share no prefix, so it is swept on traces only.
+share no prefix, so it is swept on traces only, which are played on colocated and split pools of one stage.
 """
 
 from collections import Counter
@@ -157,12 +157,12 @@ def candidates(
 def traced_candidates(
     request: SweepRequest, context: SearchContext, base: Setting, left_out: Counter[str]
 ) -> Iterator[Changes]:
-    """Settings to play a trace on: every precision with every colocated layout, drafter and host tier.
+    """Settings to play a trace on: every precision with every layout of one stage, drafter and host tier.
 
-    A trace is played on colocated replicas of one stage; of host tiers the largest that one replica may have counts.
+    Colocated replicas and split pools; of host tiers the largest that one replica may have counts.
     """
     for precision in precisions(request, context):
-        for layout in layouts(request, context):
+        for layout in (*layouts(request, context), *splits(request, context)):
             held = {**precision, **layout}
             if "pp" in layout:
                 continue

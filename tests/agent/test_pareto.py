@@ -305,12 +305,16 @@ def test_trace_points_with_and_without_a_host_tier(trace: Path, tmp_path: Path) 
     rows = list(sweep.rows())
     assert {row["concurrency"] for row in rows} == {2}
     assert sweep.refused == {"trace_sessions": len(rows)}  # eight sessions live at once are more than it holds
-    assert {bool(row["host_kv_gb"]) for row in rows} == {False, True}
+    assert {(row["split"], bool(row["host_kv_gb"])) for row in rows} == {
+        (split, tier) for split in (False, True) for tier in (False, True)
+    }
     assert all(row["trace"] == "sessions.jsonl" and row["method"] == "trace" for row in rows)
     assert all(0.4 < row["hit_rate"] < 0.7 for row in rows)  # two of three turns find the one before
     answer = sweep.as_json()
     assert (answer["trace_points"], answer["simulated_share"]) == (len(rows), 1.0)
-    assert answer["charts"][0]["trace"] == "sessions.jsonl"
+    (chart,) = answer["charts"]
+    assert chart["trace"] == "sessions.jsonl"
+    assert {tier["verdict"] for tier in chart["tiers"]} & {"colocated", "split", "tie"}  # bulk is met by both
     assert run_sweep(asked.model_copy(update={"host_tiers": False})).points < sweep.points
 
 
