@@ -90,6 +90,8 @@ def _note(note: "NoteRecord") -> Iterator[str]:
                 yield f"    hypothesis {number}: {text}"
         case "plan_failed":
             yield f"  no plan: {facts['message']}"
+        case "prompt_shortened" if facts.get("left_out"):
+            yield f"  the {facts['stage']} prompt left out {', '.join(_items(facts['left_out']))}, to fit"
         case "scratchpad":
             yield f"  learned: {facts['text']}"
         case "step" if facts.get("tool") == "evaluate" and facts.get("thought"):

@@ -1,7 +1,8 @@
 """A scripted language model behind a real HTTP server that speaks the OpenAI chat protocol, for tests and evals.
 
 A policy is a list of replies, given in order, or a function of the request's body. When a list is used up the server
-answers 599, which no client retries into silence.
+answers 599, which no client retries into silence. With a tokenizer it reports true usage, and counts for who asks as
+llama.cpp or vLLM do; without, there is nothing but the chat path.
 """
 
 import json
@@ -44,6 +45,27 @@ class Drip:
     seconds_a_byte: float
 
 
+Tokens = Callable[[str], int]
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """How the server's model splits text, and whose way of counting it offers: ``llama.cpp``, ``vllm`` or none."""
+
+    tokens: Tokens
+    offers: str = ""
+    context_tokens: int | None = None
+
+    def prompt(self, messages: Sequence[Mapping[str, Any]]) -> int:
+        """Tokens of a chat, its template included."""
+        return self.tokens(template(messages))
+
+
+def template(messages: Sequence[Mapping[str, Any]]) -> str:
+    """A chat as one text."""
+    return "".join(f"<{one['role']}>{one['content']}</>" for one in messages) + "<assistant>"
+
+
 Reply = str | Mapping[str, Any] | Status | Late | Cut | Drip
 Policy = Callable[[Mapping[str, Any]], Reply]
 
@@ -73,7 +95,7 @@ class ScriptedLlm:
 
 
 @contextmanager
-def scripted_llm(policy: Policy | Sequence[Reply]) -> Iterator[ScriptedLlm]:
+def scripted_llm(policy: Policy | Sequence[Reply], tokenizer: Tokenizer | None = None) -> Iterator[ScriptedLlm]:
     """Serve a policy on a free port of the loopback address until the block ends."""
     closing = threading.Event()
     lock = threading.Lock()
@@ -81,6 +103,9 @@ def scripted_llm(policy: Policy | Sequence[Reply]) -> Iterator[ScriptedLlm]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if not self.path.endswith("/chat/completions"):
+                self._counted(_count(tokenizer, self.path, body))
+                return
             with lock:
                 llm.requests.append(body)
                 reply = _next(policy, llm, body)
@@ -88,6 +113,14 @@ def scripted_llm(policy: Policy | Sequence[Reply]) -> Iterator[ScriptedLlm]:
                 self._send(reply)
             except OSError:
                 return  # the client has gone, as it should after its time-out
+
+        def do_GET(self) -> None:
+            self._counted(_count(tokenizer, self.path, {}))
+
+        def _counted(self, found: Mapping[str, Any] | None) -> None:
+            """What a server says beside the chat, or that it has nothing there."""
+            code = 404 if found is None else 200
+            self._answer(code, json.dumps(found or {"error": {"message": "not found"}}).encode(), {})
 
         def _send(self, reply: Reply) -> None:
             match reply:
@@ -100,16 +133,23 @@ def scripted_llm(policy: Policy | Sequence[Reply]) -> Iterator[ScriptedLlm]:
                     self._head(200, 4096, {})
                     self.wfile.write(b'{"id": "cut')
                 case Drip(seconds):
-                    body = _completion("never read")
+                    body = _completion("never read", USAGE)
                     self._head(200, len(body), {})
                     for byte in body:
                         if closing.wait(seconds):
                             return
                         self.wfile.write(bytes([byte]))
                 case str(content):
-                    self._answer(200, _completion(content), {})
+                    self._answer(200, _completion(content, self._usage(content)), {})
                 case _:
-                    self._answer(200, _completion(json.dumps(reply)), {})
+                    content = json.dumps(reply)
+                    self._answer(200, _completion(content, self._usage(content)), {})
+
+        def _usage(self, content: str) -> Mapping[str, int]:
+            if tokenizer is None:
+                return USAGE
+            prompt, completion = tokenizer.prompt(llm.requests[-1]["messages"]), tokenizer.tokens(content)
+            return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
         def _answer(self, code: int, body: bytes, headers: Mapping[str, str]) -> None:
             self._head(code, len(body), headers)
@@ -147,7 +187,23 @@ def _next(policy: Policy | Sequence[Reply], llm: ScriptedLlm, body: Mapping[str,
     return llm.left.pop(0) if llm.left else Status(599, {"error": {"message": "the script is empty"}})
 
 
-def _completion(content: str) -> bytes:
+def _count(tokenizer: Tokenizer | None, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What lies beside the chat path; None where there is nothing."""
+    match tokenizer, path:
+        case Tokenizer(offers="llama.cpp"), "/apply-template":
+            return {"prompt": template(body["messages"])}
+        case Tokenizer(offers="llama.cpp"), "/tokenize":
+            return {"tokens": list(range(tokenizer.tokens(str(body.get("content", "")))))}
+        case Tokenizer(offers="llama.cpp"), "/props":
+            return {"default_generation_settings": {"n_ctx": tokenizer.context_tokens}}
+        case Tokenizer(offers="vllm"), "/tokenize":
+            text = template(body["messages"]) if "messages" in body else str(body["prompt"])
+            return {"count": tokenizer.tokens(text), "max_model_len": tokenizer.context_tokens, "tokens": []}
+        case _:
+            return None
+
+
+def _completion(content: str, usage: Mapping[str, int]) -> bytes:
     """A chat completion of the OpenAI protocol."""
     message = {"role": "assistant", "content": content}
     answer = {
@@ -156,6 +212,6 @@ def _completion(content: str) -> bytes:
         "created": 0,
         "model": "scripted",
         "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-        "usage": USAGE,
+        "usage": usage,
     }
     return json.dumps(answer).encode()

@@ -6,21 +6,23 @@ language model never answered, that is the seed search, trial by trial. Ctrl-C k
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from agent.evaluate import Evaluator, refused
 from agent.llm import failures
-from agent.llm.failures import LlmFailure
+from agent.llm.detail import FULL, LADDER, Detail, fit
+from agent.llm.failures import LlmFailure, TooLong
 from agent.llm.guards import Redactor
 from agent.llm.inputs import Inputs, compact
-from agent.llm.investigate import Outcome, investigate
+from agent.llm.investigate import NO_STEP, SMALLEST_ROOM, TRAJECTORY_SHARE, Outcome, StepPrompt, investigate
 from agent.llm.lm import Backbone
 from agent.llm.log import LLM_ORIGINS, PLANNER, SearchLog
 from agent.llm.planner import NO_PLAN, Plan, make_plan
-from agent.llm.program import overhead_bytes
+from agent.llm.program import call_options
 from agent.llm.proposals import ToolArguments
-from agent.llm.tools import NOTES_SHOWN, Stop, Toolbox
+from agent.llm.tools import Stop, Toolbox
 from agent.search import Record, SearchResult, Trial, pricer, round_of
 from ledger.record import NoteRecord, TrialRecord
 from levers.search import Candidate, SeedSearch
@@ -30,6 +32,8 @@ MAX_ROUNDS = 3  # plans; a further one only after a round that found a new best
 SEED_ORIGINS = ("baseline", "seed")
 ENDS_SEARCH = ("budget", "no_improvement", "interrupted")  # after these nothing more is tried
 MAX_OVERFLOWS = 4
+SUMMARY_TOKENS = 2500  # of trajectory that a summary is made from
+SHORTENED_WORDS = "prompts left out {}, to fit in the context window: INFERASIM_LLM_CONTEXT_TOKENS"
 
 Note = Callable[[NoteRecord], None]
 Say = Callable[[str], None]
@@ -76,6 +80,7 @@ class AgentSearch:
     say: Say = lambda text: None
     known: Known = field(default_factory=Known)
     _inputs: Inputs | None = None
+    _cut: dict[str, list[str]] = field(default_factory=dict)  # what prompts of each stage leave out
 
     def run(self) -> AgentResult:
         """Search to the end."""
@@ -153,12 +158,15 @@ class AgentSearch:
             if toolbox.stop is not None:
                 return toolbox.stop
 
-            def inputs(size: int, plan: Plan = plan) -> Mapping[str, str]:
-                planned = compact(plan.as_json())
-                return {**self._texts(toolbox, log, size - len(planned.encode())), "plan": planned}
-
-            react = self.program.investigation.react
-            done = investigate(backbone.ask, react, toolbox, inputs, lambda: backbone.prompt_bytes, self._step(log))
+            done = investigate(
+                backbone.ask,
+                self.program.investigation.react,
+                toolbox,
+                partial(self._step_prompt, backbone, toolbox, log, plan),
+                backbone.free_tokens,
+                backbone.text_tokens,
+                self._step(log),
+            )
             stop = done.stop
             self._summary(backbone, toolbox, done)
             if toolbox.stop is not None or log.best is best or number + 1 == MAX_ROUNDS:
@@ -167,18 +175,21 @@ class AgentSearch:
 
     def _plan(self, backbone: Backbone, toolbox: Toolbox, log: SearchLog) -> Plan:
         """A plan; an unreadable one costs a second try and then goes missing, everything else ends the part."""
-        size = backbone.prompt_bytes - overhead_bytes(self.program.planner)
+        room = backbone.free_tokens
         for attempt in range(MAX_OVERFLOWS):
             try:
-                plan = make_plan(backbone.ask, self.program.planner, self._texts(toolbox, log, size), self.redactor)
+                asked = self._fitted(
+                    backbone, log, "planner", self.program.planner, lambda one: self._texts(toolbox, log, one), room
+                )
+                plan = make_plan(backbone.ask, self.program.planner, {**asked.options, **asked.inputs}, self.redactor)
             except LlmFailure as failure:
-                if failure.code not in (failures.CONTEXT, failures.UNREADABLE):
+                if isinstance(failure, TooLong) or failure.code not in (failures.CONTEXT, failures.UNREADABLE):
                     raise
                 self._write(log, "plan_failed", {"code": failure.code, "message": failure.message})
                 if failure.code == failures.UNREADABLE and attempt > 0:
                     break
                 if failure.code == failures.CONTEXT:
-                    size = size // 2
+                    room = room * 2 // 3
                     if attempt + 1 == MAX_OVERFLOWS:
                         raise
                 continue
@@ -191,29 +202,73 @@ class AgentSearch:
     def _try_plan(self, plan: Plan, toolbox: Toolbox) -> None:
         """The planner's configurations, one at a time."""
         toolbox.origin = PLANNER
-        for partial, hypothesis in plan.partials():
+        for changes, hypothesis in plan.partials():
             if toolbox.stop is not None:
                 break
-            toolbox.evaluate(ToolArguments.model_validate({"changes": partial, "hypothesis": hypothesis}))
+            toolbox.evaluate(ToolArguments.model_validate({"changes": changes, "hypothesis": hypothesis}))
         toolbox.origin = LLM_ORIGINS[1]
 
-    def _texts(self, toolbox: Toolbox, log: SearchLog, size: int) -> dict[str, str]:
+    def _texts(self, toolbox: Toolbox, log: SearchLog, detail: Detail = FULL) -> dict[str, str]:
         """The five inputs, guidance and scratchpad, as JSON."""
-        rest = {
-            "guidance": compact(self.redactor.text(self.guidance, 1000)),
-            "notes": compact(toolbox.notes[-NOTES_SHOWN:]),
+        return {
+            **toolbox.inputs.texts(log.result.trials, log.best, detail),
+            "guidance": compact(self.redactor.text(self.guidance, detail.guidance)),
+            "notes": compact(toolbox.notes[-detail.notes :] if detail.notes else []),
         }
-        room = size - sum(len(text.encode()) for text in rest.values())
-        return {**toolbox.inputs.texts(log.result.trials, log.best, room), **rest}
+
+    def _fitted(
+        self,
+        backbone: Backbone,
+        log: SearchLog,
+        stage: str,
+        module: Any,
+        inputs: Callable[[Detail], dict[str, str]],
+        room: int,
+    ) -> StepPrompt:
+        """The fullest prompt of a stage that fits; what it leaves out is noted when it changes."""
+
+        def build(detail: Detail) -> StepPrompt:
+            texts, options = inputs(detail), call_options(module, detail)
+            return StepPrompt(texts, options, backbone.prompt_tokens(module, texts, options))
+
+        found = fit(build, lambda one: one.tokens, room)
+        if found is None:
+            raise TooLong(build(LADDER[-1]).tokens, room)
+        prompt, detail = found
+        if detail.cut() != self._cut.get(stage, []):
+            self._cut[stage] = detail.cut()
+            facts = {"stage": stage, "left_out": tuple(detail.cut()), "trials": detail.trials}
+            self._write(log, "prompt_shortened", facts)
+        return prompt
+
+    def _step_prompt(self, backbone: Backbone, toolbox: Toolbox, log: SearchLog, plan: Plan, room: int) -> StepPrompt:
+        """A step's prompt with room for the trajectory: a share of what is not fixed, or the least that will do."""
+        react = self.program.investigation.react
+
+        def inputs(detail: Detail) -> dict[str, str]:
+            words = compact(plan.as_json(words=detail.plan))
+            return {**self._texts(toolbox, log, detail), "plan": words, "trajectory": NO_STEP}
+
+        blank = backbone.prompt_tokens(react, dict.fromkeys(react.signature.input_fields, ""), {})
+        shared = room - max(SMALLEST_ROOM, int((room - blank) * TRAJECTORY_SHARE))
+        try:
+            found = self._fitted(backbone, log, "investigate", react, inputs, shared)
+        except TooLong:
+            found = self._fitted(backbone, log, "investigate", react, inputs, room - SMALLEST_ROOM)
+        return replace(found, inputs={name: text for name, text in found.inputs.items() if name != "trajectory"})
 
     def _sub_question(self, question: str, context: str) -> str:
         if isinstance(self.backbone, LlmFailure) or self._inputs is None:
             raise LlmFailure(failures.NOT_CONFIGURED, "there is no language model to ask")
-        inputs = self._inputs.fixed()
-        brief = compact({name: inputs[name] for name in ("architecture", "cluster", "objective")})
-        stage = self.backbone.stage
-        answer = self.backbone.ask("ask", self.program.asking, question=compact(question), context=context or brief)
-        self.backbone.stage = stage
+        backbone, asking, fixed = self.backbone, self.program.asking, self._inputs.fixed()
+        briefs = [
+            compact({name: fixed[name] for name in names}) for names in (("architecture", "cluster", "objective"), ())
+        ]
+        prompts = [{"question": compact(question), "context": context or brief} for brief in briefs]
+        fitting = [one for one in prompts if backbone.prompt_tokens(asking, one, {}) <= backbone.free_tokens]
+        stage = backbone.stage
+        answer = backbone.ask("ask", asking, **(fitting or prompts[-1:])[0])
+        backbone.stage = stage
         return str(answer.answer.root)
 
     def _step(self, log: SearchLog) -> Callable[[str, str, Mapping[str, Any], Mapping[str, Any]], None]:
@@ -228,15 +283,16 @@ class AgentSearch:
 
     def _summary(self, backbone: Backbone, toolbox: Toolbox, done: Outcome) -> None:
         """What was learned, in the model's words; it decides nothing, so it may fail."""
-        inputs, log = toolbox.inputs, toolbox.log
+        inputs, log, module = toolbox.inputs, toolbox.log, self.program.investigation.extract
         best = None if log.best is None else inputs.row(log.best)
+        known = {
+            "objective": compact(inputs.fixed()["objective"]),
+            "best": compact(self.redactor.value(best)),
+        }
+        room = backbone.free_tokens - backbone.prompt_tokens(module, {**known, "trajectory": NO_STEP}, {})
         try:
             answer = backbone.ask(
-                "summary",
-                self.program.investigation.extract,
-                objective=compact(inputs.fixed()["objective"]),
-                best=compact(self.redactor.value(best)),
-                trajectory=done.trajectory.text(min(8000, backbone.prompt_bytes // 2)),
+                "summary", module, **known, trajectory=done.trajectory.text(min(SUMMARY_TOKENS, room))
             )
         except LlmFailure as failure:
             self._write(log, "summary_failed", {"code": failure.code, "message": failure.message})
@@ -261,6 +317,10 @@ class AgentSearch:
             self._write(log, "stop", {"code": stop.code, "message": message, "best": _index(log)})
         if stop.code.startswith(("llm_", "cap_")) or stop.code in ("no_proposals", "interrupted"):
             outcome.flags.append((stop.code, message))
+        left_out = dict.fromkeys(words for cut in self._cut.values() for words in cut)
+        if left_out:
+            outcome.flags.append((failures.SHORTENED, SHORTENED_WORDS.format(", ".join(left_out))))
+            self._cut.clear()
 
 
 def _index(log: SearchLog) -> int | None:

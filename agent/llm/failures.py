@@ -14,6 +14,17 @@ class CapReached(LlmFailure):
     """A cap on calls, tokens, money or time: not a fault, a limit the operator set."""
 
 
+class TooLong(LlmFailure):
+    """A prompt that would not fit in the context window beside its answer: it is not sent."""
+
+    def __init__(self, tokens: int, free: int) -> None:
+        super().__init__(
+            CONTEXT,
+            f"a prompt of {tokens} tokens was not sent: {free} are free beside the answer; use a model that holds more "
+            "(INFERASIM_LLM_CONTEXT_TOKENS), or shorten the answer (INFERASIM_LLM_MAX_TOKENS)",
+        )
+
+
 NOT_CONFIGURED = "llm_not_configured"
 UNREACHABLE = "llm_unreachable"
 TIMEOUT = "llm_timeout"
@@ -29,4 +40,5 @@ CAP_TOKENS = "cap_llm_tokens"
 CAP_COST = "cap_llm_cost"
 CAP_WALL = "cap_llm_wall_time"
 CONTEXT_ASSUMED = "llm_context_assumed"  # no failure: what the model holds is not known, and a default was taken
+SHORTENED = "llm_prompt_shortened"  # no failure: the inputs were cut beyond older trials to fit
 PRICE_UNKNOWN = "llm_price_unknown"  # no failure: the cap on money cannot be kept

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.evaluate import Evaluator, Judged
+from agent.llm.detail import FULL, RECENT_TRIALS, Detail
 from agent.llm.guards import Redactor
 from agent.search import Trial
 from levers.catalog import LEVERS
@@ -18,10 +19,11 @@ from levers.objectives import OBJECTIVES
 from levers.space import Setting, as_json_value
 from predictor.cards import ModelCard
 
-RECENT_TRIALS = 40  # paper App. J
 SHORT_REASON = 160  # characters of a refusal's sentence
 METRICS = ("ttft_ms", "tpot_ms", "output_tok_s_per_gpu", "total_tok_s_per_gpu", "gpus", "running", "max_concurrency")
 FIXED_NAMES = ("architecture", "cluster", "levers", "objective")  # the same in every prompt of a search
+MAIN_FIELDS = ("name", "layers", "hidden", "attention", "heads", "kv_heads", "mtp_layers", "drafters", "moe")
+HOW_MUCH_IS_LEFT_OUT = "read_legal with a lever's name tells"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,40 +34,42 @@ class Inputs:
     base: Setting
     redactor: Redactor
 
-    def fixed(self) -> dict[str, Any]:
+    def fixed(self, detail: Detail = FULL) -> dict[str, Any]:
         """Architecture, cluster, legal sets and objective."""
         context = self.evaluator.context
+        card, goal = architecture(context.card), objective(self.evaluator)
         values = {
-            "architecture": architecture(context.card),
+            "architecture": card if detail.card else {name: card[name] for name in MAIN_FIELDS if name in card},
             "cluster": cluster(context),
-            "levers": legal_values(context),
-            "objective": objective(self.evaluator),
+            "levers": legal_values(context) if detail == FULL else shortened(legal_values(context), detail),
+            "objective": goal if detail.goal else {name: goal[name] for name in goal if name != "definition"},
         }
         return {name: self.redactor.value(value, 400) for name, value in values.items()}
 
-    def texts(self, trials: Sequence[Trial], best: Trial | None, most_bytes: int) -> dict[str, str]:
-        """The five inputs as JSON texts of at most ``most_bytes`` together: older trials are left out first."""
-        fixed = {name: compact(value) for name, value in self.fixed().items()}
-        room = most_bytes - sum(len(text.encode()) for text in fixed.values())
-        kept = RECENT_TRIALS
-        while True:
-            history = compact(self.redactor.value(self.history(trials, best, kept), 400))
-            if len(history.encode()) <= room or kept == 0:
-                return {**fixed, "trials": history}
-            kept = kept * 2 // 3
+    def texts(self, trials: Sequence[Trial], best: Trial | None, detail: Detail = FULL) -> dict[str, str]:
+        """The five inputs as JSON texts."""
+        fixed = {name: compact(value) for name, value in self.fixed(detail).items()}
+        return {**fixed, "trials": compact(self.redactor.value(self.history(trials, best, detail), 400))}
 
-    def history(self, trials: Sequence[Trial], best: Trial | None, recent: int = RECENT_TRIALS) -> dict[str, Any]:
+    def history(self, trials: Sequence[Trial], best: Trial | None, detail: Detail = FULL) -> dict[str, Any]:
         """The best trial, and the most recent ones in order."""
-        return {
+        recent = trials[-detail.trials :] if detail.trials else ()
+        found: dict[str, Any] = {
             "tried": len(trials),
-            "best": None if best is None else self.row(best),
-            "baseline": self.row(trials[0]) if trials else None,
-            "recent": [self.row(trial) for trial in trials[-recent:]] if recent else [],
+            "best": None if best is None else self.row(best, figures=detail.figures),
+            "baseline": self.row(trials[0], figures=detail.figures) if trials else None,
+            "recent": [self.row(trial, figures=detail.figures) for trial in recent],
         }
+        if len(recent) < min(len(trials), RECENT_TRIALS):
+            found["left_out"] = f"{len(trials) - len(recent)} older trials; read_history tells the newest"
+        return found
 
-    def row(self, trial: Trial) -> dict[str, Any]:
+    def row(self, trial: Trial, *, figures: bool = True) -> dict[str, Any]:
         """One trial: what it changed in the baseline and what came of it."""
-        return {"trial": trial.index, "by": trial.origin, "set": self.changes(trial.levers), **outcome(trial.judged)}
+        told = outcome(trial.judged)
+        if not figures:
+            told = {name: value for name, value in told.items() if name not in ("metrics", "fusions_worth_it")}
+        return {"trial": trial.index, "by": trial.origin, "set": self.changes(trial.levers), **told}
 
     def changes(self, levers: Mapping[str, Any]) -> dict[str, Any]:
         """What a setting changes in the baseline; of a refused proposal what it named."""
@@ -144,6 +148,34 @@ def legal_values(context: SearchContext) -> dict[str, Any]:
         if lever.name not in names and values_of(lever, context)
     }
     return {"open": {lever.name: lever_entry(lever, context) for lever in open_levers}, "fixed": fixed}
+
+
+def shortened(levers: Mapping[str, Any], detail: Detail) -> dict[str, Any]:
+    """Legal sets with fewer values, and a word on what is missing; a range and names to combine stay whole."""
+    left_out = []
+    entries: dict[str, Any] = {}
+    for name, entry in levers["open"].items():
+        values = entry if isinstance(entry, list) else entry.get("values", [])
+        kept = spread(values, detail.values)
+        entries[name] = kept if isinstance(entry, list) else {**entry, **({"values": kept} if values else {})}
+        left_out += [name] if len(kept) < len(values) else []
+    found: dict[str, Any] = {"open": entries}
+    if detail.fixed_levers:
+        found["fixed"] = levers["fixed"]
+    said = [] if detail.fixed_levers else [f"{len(levers['fixed'])} levers that cannot be changed"]
+    said += [f"values of {', '.join(left_out)}"] if left_out else []
+    return {**found, **({"left_out": f"{'; '.join(said)}: {HOW_MUCH_IS_LEFT_OUT}"} if said else {})}
+
+
+def spread(values: list[Any], most: int) -> list[Any]:
+    """At most ``most`` values, the ends among them and the rest evenly between.
+
+    >>> spread([1, 2, 4, 8, 16], 3), spread(["a", "b"], 3)
+    ([1, 4, 16], ['a', 'b'])
+    """
+    if len(values) <= most:
+        return values
+    return [values[round(place * (len(values) - 1) / (most - 1))] for place in range(most)]
 
 
 def values_of(lever: Lever, context: SearchContext) -> list[Any]:

@@ -2,7 +2,7 @@
 
 Errors are observations. A step that cannot be read, or names no tool, costs a step and tells the model how to go on;
 too many in a row, or too many steps without a proposal, end the loop. The trajectory in the prompt is cut from its old
-end, by size before each call and by half when the server says that the context window is exceeded.
+end, to the tokens that are free before each call and by half when the context window is exceeded all the same.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.llm import failures
-from agent.llm.failures import LlmFailure
+from agent.llm.failures import LlmFailure, TooLong
 from agent.llm.inputs import compact
 from agent.llm.planner import Ask
-from agent.llm.program import overhead_bytes
 from agent.llm.proposals import FINISH, TOOL_NAMES, ToolArguments
 from agent.llm.tools import Answer, Stop, Toolbox
 
@@ -21,51 +20,71 @@ MAX_FAULTS = 4  # unreadable steps in a row
 MAX_IDLE = 10  # steps in a row that propose nothing new
 MAX_OVERFLOWS = 4  # halvings of the trajectory in a row
 STEPS_SHOWN = 30  # of the trajectory; older ones are in the trials and the notes
-SMALLEST_ROOM = 600  # bytes of trajectory always shown
+SMALLEST_ROOM = 250  # tokens of trajectory that a prompt must have room for: a step and what came of it
+TRAJECTORY_SHARE = 1 / 3  # of a prompt kept for the trajectory, where the other inputs can be fitted in the rest
 FINISH_IS_IDLE = 4  # idle steps that giving up before any proposal counts for
 TOO_EARLY = "nothing was proposed yet: evaluate one configuration that is not among the trials"
 NO_STEP = "(no step yet)"
+CUT = "… (the rest did not fit)"
 LEFT_OUT = "({} earlier steps are left out; read_history and read_notes hold what they found)"
 UNREADABLE = "that could not be read: answer with one JSON object of next_thought, next_tool_name and next_tool_args"
 
 
 @dataclass(slots=True)
 class Trajectory:
-    """Steps as the model sees them again: thought, call and observation, one line each."""
+    """Steps as the model sees them again: thought, call and observation, one line each. ``measure`` counts tokens."""
 
+    measure: Callable[[str], int]
     lines: list[str] = field(default_factory=list)
     first: int = 0  # the oldest line still shown
+    _sizes: list[int] = field(default_factory=list)
 
     def add(self, thought: str, tool: str, arguments: Any, observation: Answer) -> None:
         """One more step."""
         step = {"thought": thought, "tool": tool, "args": arguments, "observation": observation}
         self.lines.append(compact({name: value for name, value in step.items() if value not in ("", {}, None)}))
+        self._sizes.append(self.measure(self.lines[-1] + "\n"))
 
-    def text(self, most_bytes: int) -> str:
-        """The newest steps that fit.
+    def text(self, room: int) -> str:
+        """The newest steps that fit in ``room`` tokens.
 
         What does not fit is cut down to half the room at once, so that the steps that follow only append: a prompt that
         loses its oldest line at every step has no beginning in common with the one before for a provider to reuse.
         """
-        room = max(most_bytes, SMALLEST_ROOM)
         if len(self.lines) - self.first > STEPS_SHOWN:
             self.first = len(self.lines) - STEPS_SHOWN // 2
         if self._size() > room:
             while self.first < len(self.lines) - 1 and self._size() > room // 2:
                 self.first += 1
-            self.first += self._size() > room  # a last step that is too long alone
+            if self._size() > room:
+                self._shorten_last(room - self._size() + self._sizes[-1])
         return self._joined() or NO_STEP
 
+    def _shorten_last(self, room: int) -> None:
+        """A last step that is too long alone keeps its beginning, as a text."""
+        kept = self.lines[-1]
+        while kept and self._sizes[-1] > room:
+            kept = kept[: len(kept) // 2]
+            self.lines[-1] = compact(kept + CUT)
+            self._sizes[-1] = self.measure(self.lines[-1] + "\n")
+        if self._sizes[-1] > room:
+            self.first = len(self.lines)
+
     def _size(self) -> int:
-        return len(self._joined().encode())
+        head = [self.measure(LEFT_OUT.format(self.first) + "\n")] if self.first else []
+        return sum([*head, *self._sizes[self.first :]])
 
     def _joined(self) -> str:
         head = [LEFT_OUT.format(self.first)] if self.first else []
         return "\n".join([*head, *self.lines[self.first :]])
 
+    def count_again(self) -> None:
+        """Count every step anew, where the counter has learned."""
+        self._sizes = [self.measure(line + "\n") for line in self.lines]
+
     def halve(self) -> None:
         """Show half as many steps from now on."""
-        self.first += (len(self.lines) - self.first) // 2
+        self.first += (len(self.lines) - self.first + 1) // 2
 
 
 @dataclass(slots=True)
@@ -80,29 +99,43 @@ class Outcome:
 Step = Callable[[str, str, Mapping[str, Any], Answer], None]  # thought, tool, arguments, observation
 
 
+@dataclass(frozen=True, slots=True)
+class StepPrompt:
+    """A step's prompt without the trajectory: inputs, what the call leaves out of the program, and its tokens."""
+
+    inputs: Mapping[str, str]
+    options: Mapping[str, Any]
+    tokens: int  # with NO_STEP for a trajectory
+
+
 def investigate(
     ask: Ask,
     react: Any,
     toolbox: Toolbox,
-    inputs: Callable[[int], Mapping[str, str]],
-    prompt_bytes: Callable[[], int],
+    prompt: Callable[[int], StepPrompt],
+    free_tokens: int,
+    measure: Callable[[str], int],
     on_step: Step,
 ) -> Outcome:
-    """Run the loop. ``inputs`` gives the prompt's other inputs within a size. Raises the LlmFailure that ended it."""
-    trajectory, steps, faults, idle, overflows = Trajectory(), 0, 0, 0, 0
-    overhead = overhead_bytes(react)
-    fixed = inputs((prompt_bytes() - overhead) * 2 // 3)
+    """Run the loop. ``prompt`` fits all but the trajectory into a room. Raises the LlmFailure that ended it."""
+    trajectory, steps, faults, idle, overflows = Trajectory(measure), 0, 0, 0, 0
+    limit = free_tokens
+    fixed = prompt(limit)
     while toolbox.stop is None:
         if idle >= MAX_IDLE:
             return Outcome(Stop("no_proposals", f"{MAX_IDLE} steps in a row proposed nothing new"), steps, trajectory)
-        room = prompt_bytes() - _size(fixed) - overhead
+        room = limit - fixed.tokens
         try:
-            answer = ask("investigate", react, **fixed, trajectory=trajectory.text(room))
+            shown = trajectory.text(room)
+            answer = ask("investigate", react, **fixed.options, **fixed.inputs, trajectory=shown)
         except LlmFailure as failure:
             if failure.code == failures.CONTEXT and overflows < MAX_OVERFLOWS:
                 overflows += 1
-                trajectory.halve()
-                fixed = inputs(_size(fixed) * 2 // 3)
+                if not isinstance(failure, TooLong) or overflows > 1:  # our own count may only have become stricter
+                    limit = limit * 2 // 3
+                    trajectory.halve()
+                trajectory.count_again()
+                fixed = prompt(limit)
                 continue
             if failure.code == failures.UNREADABLE and faults + 1 < MAX_FAULTS:
                 faults, idle, steps = faults + 1, idle + 1, steps + 1
@@ -130,10 +163,6 @@ def investigate(
         trajectory.add(thought, toolbox.redactor.text(tool, 60), toolbox.redactor.value(said, 200), observation)
         on_step(thought, tool, said, observation)
     return Outcome(toolbox.stop, steps, trajectory)
-
-
-def _size(texts: Mapping[str, str]) -> int:
-    return sum(len(text.encode()) for text in texts.values())
 
 
 def _said(tool: str, arguments: ToolArguments) -> dict[str, Any]:

@@ -19,57 +19,16 @@ from dspy.utils import exceptions as errors
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
 from agent.llm import failures
-from agent.llm.failures import CapReached, LlmFailure
+from agent.llm.failures import CapReached, LlmFailure, TooLong
 from agent.llm.guards import Redactor
 from agent.llm.retrying import retry_wait, retryable
 from agent.llm.settings import DEFAULT_CONTEXT_TOKENS, HOW_TO_CONFIGURE, LlmSettings
+from agent.llm.tokens import Messages, TokenCounter
+from agent.llm.usage import CallRecord, Usage
 
 REASONING_MAX_TOKENS = 16_000  # source: DSPy 3.4 refuses OpenAI reasoning models below this
-BYTES_PER_TOKEN = 3.0  # of JSON and English in UTF-8, on the careful side; corrected by what servers report
+ANSWER_SHARE = 0.5  # of the context window that an answer may take at most, whatever the settings leave it
 LONGEST_WAIT_S = 30.0  # between two attempts, unless the server asks for more
-
-
-@dataclass(frozen=True, slots=True)
-class CallRecord:
-    """One call as the ledger notes it: all attempts of one question."""
-
-    stage: str
-    outcome: str  # ok, or the code of the failure
-    attempts: int
-    prompt_tokens: int
-    completion_tokens: int
-    cost_usd: float | None  # None where nobody knows the price
-    latency_ms: float
-    detail: str = ""
-
-
-@dataclass(slots=True)
-class Usage:
-    """What a search has asked of its language model so far."""
-
-    calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost_usd: float = 0.0
-    unpriced_calls: int = 0
-    wall_s: float = 0.0
-    unanswered_prompt_tokens: int = 0  # of attempts whose answer never came: they may have been billed, so caps count
-    unanswered_completion_tokens: int = 0
-
-    @property
-    def tokens(self) -> int:
-        """Prompt and completion tokens."""
-        return self.prompt_tokens + self.completion_tokens
-
-    def as_json(self) -> dict[str, Any]:
-        """As the answer and the ledger show it; the cost is null where any call's price is unknown."""
-        return {
-            "calls": self.calls,
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "cost_usd": None if self.unpriced_calls else self.cost_usd,
-            "wall_s": self.wall_s,
-        }
 
 
 @dataclass(slots=True)
@@ -86,7 +45,7 @@ class Backbone:
     _lm: Any = None
     _adapter: Any = None
     _engine: Any = None
-    _bytes_per_token: float = BYTES_PER_TOKEN
+    _counter: Any = None
     schema_refused: bool = False  # the provider took no JSON schema
 
     def __post_init__(self) -> None:
@@ -94,26 +53,32 @@ class Backbone:
             raise LlmFailure(failures.NOT_CONFIGURED, f"no language model is set: {HOW_TO_CONFIGURE}")
         quiet()
         self._engine = _Metered(self)
-        options: dict[str, Any] = {
-            "temperature": self.settings.temperature,
-            "max_tokens": self.settings.max_tokens,
-            "cache": False,
-            "num_retries": 0,  # the one layer of retries is this module's
-            "engine": self._engine,
-        }
-        try:
-            self._lm = dspy.LM(self.settings.model, **options)
-        except errors.LMConfigurationError:  # OpenAI's reasoning families take nothing else
-            self._lm = dspy.LM(
-                self.settings.model, **{**options, "temperature": None, "max_tokens": REASONING_MAX_TOKENS}
-            )
         self._adapter = dspy.JSONAdapter()
+        self._counter = TokenCounter(self.settings, litellm, within)
+
+    def _model(self) -> Any:
+        """The model as DSPy calls it; built at the first question, which knows how long an answer may be."""
+        if self._lm is None:
+            options: dict[str, Any] = {
+                "temperature": self.settings.temperature,
+                "max_tokens": min(self.settings.max_tokens, int(self.context_tokens * ANSWER_SHARE)),
+                "cache": False,
+                "num_retries": 0,  # the one layer of retries is this module's
+                "engine": self._engine,
+            }
+            try:
+                self._lm = dspy.LM(self.settings.model, **options)
+            except errors.LMConfigurationError:  # OpenAI's reasoning families take nothing else
+                reasoning = {**options, "temperature": None, "max_tokens": REASONING_MAX_TOKENS}
+                self._lm = dspy.LM(self.settings.model, **reasoning)
+        return self._lm
 
     @property
     def known_context_tokens(self) -> int | None:
-        """The model's context window: as set, else as LiteLLM knows it; None where nobody knows."""
-        if self.settings.context_tokens:
-            return self.settings.context_tokens
+        """The model's context window: as set, never above what the server holds, else as LiteLLM knows it."""
+        told = [one for one in (self.settings.context_tokens, self._counter.served_tokens) if one]
+        if told:
+            return min(told)
         try:
             known = litellm().get_model_info(self.settings.model).get("max_input_tokens")
         except Exception:  # noqa: BLE001  a model LiteLLM does not know: older releases raise a bare Exception
@@ -149,13 +114,28 @@ class Backbone:
     @property
     def answer_tokens(self) -> int:
         """Most tokens of one answer."""
-        options = self._lm.kwargs
+        options = self._model().kwargs
         return int(options.get("max_tokens") or options.get("max_completion_tokens") or self.settings.max_tokens)
 
     @property
-    def prompt_bytes(self) -> int:
-        """Most bytes of a prompt that leave room for the answer in the context window."""
-        return max(1024, int((self.context_tokens - self.answer_tokens) * self._bytes_per_token))
+    def free_tokens(self) -> int:
+        """Most tokens of a prompt that leave room for the answer in the context window."""
+        return self.context_tokens - self.answer_tokens
+
+    @property
+    def counted_by(self) -> str:
+        """Who counts the tokens of a prompt."""
+        return str(self._counter.source)
+
+    def prompt_tokens(self, module: Any, inputs: Mapping[str, str], options: Mapping[str, Any]) -> int:
+        """Tokens of the prompt that a DSPy predictor would send for these inputs."""
+        signature, demos = options.get("signature", module.signature), options.get("demos", module.demos)
+        sent = self._adapter.format(signature, demos, dict(inputs))
+        return int(self._counter.prompt([(one["role"], str(one["content"])) for one in sent]))
+
+    def text_tokens(self, text: str) -> int:
+        """Tokens of a text within a prompt."""
+        return int(self._counter.text(text))
 
     def ask(self, stage: str, module: Callable[..., Any], **inputs: Any) -> Any:
         """Run a DSPy module; everything that can go wrong is an :class:`LlmFailure` with a stable code."""
@@ -169,7 +149,7 @@ class Backbone:
 
     def _run(self, module: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
         """One module call; a provider that refuses the JSON schema is asked once more without it, and from then on."""
-        with dspy.context(lm=self._lm, adapter=self._adapter, disable_history=True):
+        with dspy.context(lm=self._model(), adapter=self._adapter, disable_history=True):
             try:
                 return module(**inputs)
             except errors.ContextWindowExceededError:
@@ -209,10 +189,10 @@ class Backbone:
 
     def complete(self, request: Any, attempt: Callable[[Any, float], Any]) -> Any:
         """Answer one DSPy request within the caps: called by the engine, raises what DSPy understands."""
-
-        size = sum(len((message.text or "").encode()) for message in request.messages)
-        size += len(request.system.encode()) if isinstance(request.system, str) else 0
-        expected = int(size / self._bytes_per_token) + 1
+        sent = messages_of(request)
+        expected = self._counter.prompt(sent)
+        if expected > self.free_tokens:
+            raise TooLong(expected, self.free_tokens)
         self._check_caps(expected)
         started = self.clock()
         tries = 0
@@ -250,7 +230,7 @@ class Backbone:
             raise
         finally:
             elapsed_s = self.clock() - started
-            self._account(response, expected, size, outcome, tries, elapsed_s, detail)
+            self._account(response, expected, sent, outcome, tries, elapsed_s, detail)
 
     def _check_caps(self, expected_tokens: int) -> None:
         """Refuse a call that could pass a cap: hard limits are kept before the money is spent, not noticed after."""
@@ -267,13 +247,13 @@ class Backbone:
             raise CapReached(failures.CAP_WALL, f"the limit of {limits.max_wall_s:g} s was reached")
 
     def _account(
-        self, response: Any, expected: int, size: int, outcome: str, tries: int, elapsed_s: float, detail: str
+        self, response: Any, expected: int, sent: Messages, outcome: str, tries: int, elapsed_s: float, detail: str
     ) -> None:
         reported = None if response is None else response.usage
         prompt = getattr(reported, "input_tokens", None)
         completion = getattr(reported, "output_tokens", None)
-        if prompt and size:
-            self._bytes_per_token = min(self._bytes_per_token, size / prompt)  # never hope for a better packing
+        if prompt:
+            self._counter.learn(sent, int(prompt))
         failed = response is None
         prompt_tokens = 0 if failed else expected if prompt is None else int(prompt)
         completion_tokens = 0 if failed else self.answer_tokens if completion is None else int(completion)
@@ -341,6 +321,9 @@ class _Metered:
         options: dict[str, Any] = {"timeout": limit_s}
         if settings.api_base:
             options["api_base"] = settings.api_base
+            # LiteLLM keeps its client, and with it an idle connection, for the life of the process: nobody would close
+            # it, and small servers have been seen to reset one that is used again.
+            options["extra_headers"] = {"Connection": "close"}
         if settings.api_key:
             options["api_key"] = settings.api_key.get_secret_value()
         elif settings.api_base:
@@ -348,6 +331,12 @@ class _Metered:
         engine = LiteLLMEngine(**options)
         litellm()  # takes seconds the first time, which are not the server's
         return within(limit_s, lambda: engine.complete(request))
+
+
+def messages_of(request: Any) -> list[tuple[str, str]]:
+    """Role and text of each message of a DSPy request, instructions first."""
+    system = [("system", request.system)] if isinstance(request.system, str) and request.system else []
+    return [*system, *((str(one.role), one.text or "") for one in request.messages)]
 
 
 def within(limit_s: float, work: Callable[[], Any]) -> Any:

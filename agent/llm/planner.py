@@ -25,8 +25,10 @@ class Plan:
     polish: str
     cut: bool = False  # the answer broke off, and this is what could be read of it
 
-    def as_json(self) -> dict[str, Any]:
-        """As the ledger and the investigation loop see it."""
+    def as_json(self, *, words: bool = True) -> dict[str, Any]:
+        """As the ledger and the investigation loop see it; without words where room is short."""
+        if not words:
+            return {"hypotheses": list(self.hypotheses), "configurations": [one.partial() for one in self.proposals]}
         return {
             "rationale": self.rationale,
             "hypotheses": list(self.hypotheses),

@@ -5,15 +5,17 @@ The whole program can be saved and loaded, so that an optimiser's demonstrations
 """
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import dspy
 
+from agent.llm.detail import Detail
 from agent.llm.forms import RequestForm, with_names
 from agent.llm.inputs import FIXED_NAMES
-from agent.llm.proposals import Configurations, Hypotheses, ToolArguments, ToolName, Words
+from agent.llm.proposals import FINISH, Configurations, Hypotheses, ToolArguments, ToolName, Words
 from ledger.record import InputFile
 from levers.objectives import OBJECTIVES
 from predictor.errors import BadFile
@@ -22,6 +24,7 @@ from prompts import load
 
 # What changes least comes first: a provider reuses the longest beginning that a prompt shares with an earlier one.
 CONTEXT_NAMES = (*FIXED_NAMES, "guidance", "trials", "notes")
+DESCRIPTION = re.compile(r"^(- \w+\([^)\n]*\)): [^\n]+$", re.MULTILINE)  # of a line of :func:`tool_lines`
 ARGUMENTS = {  # what each tool takes of next_tool_args
     "evaluate": {"changes": {"type": "array"}, "hypothesis": {"type": "integer"}},
     "read_legal": {"text": {"type": "string"}},
@@ -48,12 +51,19 @@ class Investigation(dspy.ReAct):  # type: ignore[misc]  # DSPy has no types
             for name, text in tools.items()
         ]
         super().__init__(signature("investigate", (*CONTEXT_NAMES, "plan"), {"summary": str}), tools=described)
-        step = self.react.signature
+        step = self.react.signature.with_instructions(f"{load('investigate').text}\n\n{tool_lines(tools)}")
         for name, kind in (("next_thought", Words), ("next_tool_name", ToolName), ("next_tool_args", ToolArguments)):
             step = step.with_updated_fields(name, type_=kind)
         self.react = dspy.Predict(step)
         outcome = {"summary": Words, "worked": Words, "follow_ups": Words}
         self.extract = dspy.Predict(signature("summary", ("objective", "best", "trajectory"), outcome))
+
+
+def tool_lines(tools: Mapping[str, str]) -> str:
+    """The tools as the model is told of them: name, what it takes, what it does."""
+    rows = {name: (", ".join(ARGUMENTS.get(name, ())), " ".join(text.split())) for name, text in tools.items()}
+    rows[FINISH] = ("", "End the investigation.")
+    return "\n".join(["Tools:", *(f"- {name}({takes}): {text}" for name, (takes, text) in rows.items())])
 
 
 def _not_here() -> None:
@@ -88,11 +98,15 @@ class Program(dspy.Module):  # type: ignore[misc]  # DSPy has no types
         return tuple(files)
 
 
-def overhead_bytes(predictor: Any) -> int:
-    """Bytes of a prompt beside its inputs: instructions, demonstrations, DSPy's own words and the answer's schema."""
-    blank = dict.fromkeys(predictor.signature.input_fields, "")
-    messages = dspy.JSONAdapter().format(predictor.signature, predictor.demos, blank)
-    return sum(len(str(message["content"]).encode()) for message in messages)
+def call_options(predictor: Any, detail: Detail) -> dict[str, Any]:
+    """What of a predictor's own prompt a call leaves out: the tools' long descriptions, the demonstrations."""
+    options: dict[str, Any] = {}
+    if not detail.tools:
+        said = predictor.signature.instructions
+        options["signature"] = predictor.signature.with_instructions(DESCRIPTION.sub(r"\1", said))
+    if not detail.demonstrations:
+        options["demos"] = []
+    return options
 
 
 def request_form() -> type[RequestForm]:

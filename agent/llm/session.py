@@ -12,10 +12,11 @@ from agent.llm.failures import LlmFailure
 from agent.llm.forms import RequestForm
 from agent.llm.guards import Redactor
 from agent.llm.inputs import compact
-from agent.llm.lm import Backbone, CallRecord, public_facts, secrets_of
+from agent.llm.lm import Backbone, public_facts, secrets_of
 from agent.llm.program import Program, load_program
 from agent.llm.settings import HOW_TO_CONFIGURE, LlmSettings, load_settings
 from agent.llm.tools import Toolbox
+from agent.llm.usage import CallRecord
 from ledger.record import InputFile, NoteRecord
 
 

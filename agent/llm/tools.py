@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent.llm.detail import NOTES_SHOWN
 from agent.llm.failures import CapReached, LlmFailure
 from agent.llm.guards import Redactor
 from agent.llm.inputs import Inputs, legal_values, outcome, rounded
@@ -20,7 +21,6 @@ from levers.space import POSITION, Setting, normalised
 
 STALE_SHARE = 0.7  # of the budget without a new best ends the search (paper App. J)
 NOTE_EVERY = 5  # evaluations; the loop is reminded then
-NOTES_SHOWN = 12  # of the scratchpad, the newest
 NOTE_LENGTH = 500  # characters
 HISTORY_SHOWN = 12  # trials one look at the history shows
 

@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-MODULES = ("retrying", "quantities", "mentions", "proposals")
+MODULES = ("retrying", "quantities", "mentions", "proposals", "tokens", "inputs")
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -1,14 +1,15 @@
 """Prompts keep to the context window with everything in them, and begin as the one before did as long as they can."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
-import dspy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.llm.investigate import SMALLEST_ROOM, STEPS_SHOWN, Trajectory
-from agent.llm.program import CONTEXT_NAMES, Program, overhead_bytes
+from agent.llm.detail import FULL
+from agent.llm.investigate import CUT, LEFT_OUT, NO_STEP, STEPS_SHOWN, Trajectory
+from agent.llm.program import CONTEXT_NAMES, Program, call_options
 from agent.llm.session import TOOL_TEXTS
 from tests.agent.llm.conftest import FINISH, SUMMARY, Run, changes, plan, served, step
 
@@ -34,22 +35,26 @@ def test_steps_of_a_search_only_append_to_the_prompt(run: Run, tmp_path: object)
         assert after[-1].startswith(before[-1].removesuffix("(no step yet)"))
 
 
-def test_the_overhead_is_the_prompt_beside_its_inputs_demonstrations_included() -> None:
-    program = Program(TOOL_TEXTS)
-    plain = overhead_bytes(program.planner)
-    inputs = dict.fromkeys(program.planner.signature.input_fields, "x" * 50)
-    sent = dspy.JSONAdapter().format(program.planner.signature, [], inputs)
-    assert plain == sum(len(one["content"]) for one in sent) - 50 * len(inputs)
-    program.planner.demos = [{**inputs, "rationale": "y" * 300}]
-    assert overhead_bytes(program.planner) > plain + 300 + 50 * len(inputs)
+def test_the_tools_are_listed_and_can_be_told_in_short() -> None:
+    react = Program(TOOL_TEXTS).investigation.react
+    told = react.signature.instructions
+    assert [line.split("(")[0] for line in told.splitlines() if line.startswith("- ")] == [
+        f"- {name}" for name in (*TOOL_TEXTS, "finish")
+    ]
+    assert call_options(react, FULL) == {}
+    short = call_options(react, replace(FULL, tools=False))["signature"].instructions
+    assert short.startswith(told.partition("Tools:")[0])
+    assert short.splitlines()[-9:-7] == ["- evaluate(changes, hypothesis)", "- read_history()"]
+    assert "Price one partial" in told
+    assert "Price one partial" not in short
 
 
-@given(st.lists(st.integers(0, 700), max_size=50), st.integers(0, 5000), st.booleans())
+@given(st.lists(st.integers(0, 700), max_size=50), st.integers(60, 5000), st.booleans())
 def test_a_trajectory_keeps_its_newest_steps_its_room_and_its_beginning(
     lengths: list[int], room: int, halved: bool
 ) -> None:
-    trajectory = Trajectory()
-    cuts = 0
+    trajectory = Trajectory(len)
+    cuts = shortened = 0
     before = trajectory.text(room)
     for number, length in enumerate(lengths):
         trajectory.add("t" * length, "read_best", {}, {"number": number})
@@ -57,10 +62,25 @@ def test_a_trajectory_keeps_its_newest_steps_its_room_and_its_beginning(
             trajectory.halve()
             before = trajectory.text(room)
         text = trajectory.text(room)
-        lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-        assert [one["observation"]["number"] for one in lines] == list(range(trajectory.first, number + 1))
-        assert len(text.encode()) <= max(room, SMALLEST_ROOM)
+        lines = [json.loads(line) for line in text.splitlines() if line[0] in '{"']
+        whole = [one["observation"]["number"] for one in lines if isinstance(one, dict)]
+        shortened += any(isinstance(one, str) for one in lines)
+        assert whole == [place for place in range(trajectory.first, number + 1) if not cut(trajectory, place)]
+        assert len(text) <= max(room, len(LEFT_OUT) + 4)
         assert len(lines) <= STEPS_SHOWN
-        cuts += not text.startswith(before) and before != "(no step yet)"
+        cuts += not text.startswith(before) and before != NO_STEP
         before = text
-    assert cuts <= 1 + sum(lengths) // 150 + len(lengths) * 60 // 250 + len(lengths) // (STEPS_SHOWN // 2)
+    assert cuts <= 1 + shortened + sum(lengths) // 150 + len(lengths) * 60 // 250 + len(lengths) // (STEPS_SHOWN // 2)
+
+
+def cut(trajectory: Trajectory, place: int) -> bool:
+    return trajectory.lines[place].startswith('"')
+
+
+def test_a_step_that_is_too_long_alone_keeps_its_beginning() -> None:
+    trajectory = Trajectory(len)
+    trajectory.add("look", "read_legal", {}, {"legal": ["x" * 5000]})
+    text = trajectory.text(400)
+    assert '"thought":"look"' in json.loads(text)
+    assert text.endswith(f'{CUT}"')
+    assert 100 < len(text) <= 400

@@ -23,6 +23,8 @@ from ledger import open_ledger
 from levers.catalog import LEVERS
 from tests.agent.llm.conftest import Run
 
+pytestmark = pytest.mark.xdist_group("small_llm")  # one model on one core: two workers would only wait for each other
+
 SERVED_TOKENS, CONTEXT_TOKENS = 4608, 3072  # small, so that prompts are cut to it; it is what a busy machine can read
 TIME_BUDGET_S = 420.0  # of each of the two tests; an idle machine needs about a minute
 TOO_BUSY = "this machine is too busy to serve a language model: "
@@ -193,7 +195,10 @@ def test_a_search_of_20_evaluations_ends_in_a_legal_priced_best_with_its_waste_i
     if codes & {"llm_timeout", "cap_llm_wall_time"} and not (illegal and repeats):
         why = answer["flags"][0]["message"]
         pytest.skip(f"{TOO_BUSY}{why} after {len(calls)} calls; the best was legal and priced")
-    assert codes <= {"no_proposals", "llm_unreadable", "llm_timeout", "cap_llm_wall_time", "cap_llm_calls"}
+    ended = {"no_proposals", "llm_unreadable", "llm_timeout", "cap_llm_wall_time", "cap_llm_calls"}
+    assert codes <= {*ended, "llm_prompt_shortened"}
+    longest = max(int(one.costs["prompt_tokens"] or 0) for one in calls)
+    assert longest + SEARCH["max_tokens"] <= SEARCH["context_tokens"], "a prompt was longer than what is free"
     assert usage["prompt_tokens"] > 0
     assert illegal, f"none of {len(proposed)} proposals was refused"
     assert any(code == "out_of_set" for one in illegal for code, _ in one.reasons)
