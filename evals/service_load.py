@@ -1,9 +1,10 @@
 """Load on a service over loopback: readers and event streams while searches run; bounded in count and time.
 
 A reader asks for a search, waits ``--pause-s`` as a page or a CI job does, and asks again. Latencies are of whole
-answers as the reader sees them. The memory is that of the HTTP process and of all its processes together, after the
-first fifth of the run (imports, caches that fill) and at its end. The load generator runs on the same cores. It starts
-once the first search runs: what a service that is only starting takes is not what its readers wait for.
+answers as the reader sees them. The memory is that of each process (HTTP, workers, those that answer questions), after
+the first fifth of the run (imports, caches that fill) and at its end; it is flat where every one of them is. The load
+generator runs on the same cores. It starts once the first search runs: what a service that is only starting takes is
+not what its readers wait for.
 
 ``python -m evals.service_load --json [--seconds 600]``
 """
@@ -41,7 +42,8 @@ class Tally:
     running: list[int] = field(default_factory=list)  # ids of searches that run now
     ended: list[int] = field(default_factory=list)
     http_cpu_s: float = 0.0
-    rss: list[tuple[float, float, float]] = field(default_factory=list)  # at s, HTTP process MB, all processes MB
+    rss: list[tuple[float, dict[int, float]]] = field(default_factory=list)  # at s, MB of each process
+    roles: dict[int, str] = field(default_factory=dict)  # of each process that was seen
 
 
 class Connection:
@@ -190,16 +192,32 @@ def children(pid: int) -> list[int]:
     return found + [grandchild for child in found for grandchild in children(child)]
 
 
+def role(pid: int, http_pid: int) -> str:
+    """What a process of the service is for."""
+    if pid == http_pid:
+        return "http"
+    try:
+        line = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "gone"
+    return next((name for word, name in ROLES.items() if word in line), "other")
+
+
+ROLES = {"agent.service.worker": "worker", "spawn_main": "answers", "resource_tracker": "tracker"}
+
+
 async def watch(pid: int, tally: Tally, until_s: float, every_s: float) -> None:
     """Note the memory now and then."""
     begin_s = time.monotonic()
     while time.monotonic() < until_s:
-        mine = rss_mb(pid)
-        everyone = mine + sum(rss_mb(child) for child in children(pid))
-        tally.rss.append((time.monotonic() - begin_s, mine, everyone))
+        held = {one: rss_mb(one) for one in (pid, *children(pid))}
+        tally.roles |= {one: role(one, pid) for one in held if one not in tally.roles}
+        tally.rss.append((time.monotonic() - begin_s, held))
+        workers = "+".join(f"{mb:.0f}" for one, mb in held.items() if tally.roles[one] == "worker")
         print(
             f"{tally.rss[-1][0]:4.0f} s: {len(tally.latencies_ms)} reads, {len(tally.ended)} searches ended, "
-            f"HTTP process {mine:.0f} MB, all processes {everyone:.0f} MB, load {os.getloadavg()[0]:.1f}",
+            f"HTTP process {held[pid]:.0f} MB, workers {workers} MB, all processes {sum(held.values()):.0f} MB, "
+            f"load {os.getloadavg()[0]:.1f}",
             file=sys.stderr,
         )
         await asyncio.sleep(every_s)
@@ -234,24 +252,55 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, min(len(ordered) - 1, round(share * len(ordered)) - 1))]
 
 
-def growth_mb(samples: Sequence[tuple[float, float, float]], column: int) -> float:
-    """Memory at the end less that after the first fifth, medians over a fifth of the samples each."""
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Resident memory of one process over the run, MB."""
+
+    role: str
+    begin_mb: float  # median of the second fifth of its samples
+    end_mb: float  # median of the last fifth
+    peak_mb: float
+    mb_per_min: float  # slope after the first fifth, by least squares
+
+    @property
+    def growth_mb(self) -> float:
+        """Memory at the end less that after the first fifth."""
+        return self.end_mb - self.begin_mb
+
+    @property
+    def flat(self) -> bool:
+        """Whether it grew by no more than :data:`FLAT_SHARE`."""
+        return self.growth_mb <= FLAT_SHARE * self.begin_mb
+
+    def as_json(self) -> dict[str, Any]:
+        """For the output."""
+        figures = {name: round(getattr(self, name), 2) for name in ("begin_mb", "end_mb", "peak_mb", "mb_per_min")}
+        return {"role": self.role, **figures, "growth_mb": round(self.growth_mb, 2), "flat": self.flat}
+
+
+def memory(role: str, samples: Sequence[tuple[float, float]]) -> Memory:
+    """Of samples (at s, MB).
+
+    >>> found = memory("worker", [(60.0 * minute, 100.0 + 2.0 * minute) for minute in range(10)])
+    >>> found.begin_mb, found.end_mb, found.peak_mb, round(found.mb_per_min, 6), found.flat
+    (105.0, 117.0, 118.0, 2.0, False)
+    """
     part = max(1, len(samples) // 5)
-    return median(row[column] for row in samples[-part:]) - median(
-        row[column] for row in samples[part : 2 * part] or samples
+    late = samples[len(samples) // 5 :]
+    slope = linear_regression([at_s / 60.0 for at_s, _ in late], [mb for _, mb in late]).slope if len(late) > 1 else 0.0
+    return Memory(
+        role=role,
+        begin_mb=median(mb for _, mb in samples[part : 2 * part] or samples),
+        end_mb=median(mb for _, mb in samples[-part:]),
+        peak_mb=max(mb for _, mb in samples),
+        mb_per_min=slope,
     )
 
 
-def per_minute_mb(samples: Sequence[tuple[float, float, float]], column: int) -> float:
-    """Slope of the memory over time after the first fifth, by least squares.
-
-    >>> round(per_minute_mb([(60.0 * minute, 100.0 + 2.0 * minute, 0.0) for minute in range(10)], 1), 6)
-    2.0
-    """
-    late = samples[len(samples) // 5 :]
-    if len(late) < 2:
-        return 0.0
-    return linear_regression([row[0] / 60.0 for row in late], [row[column] for row in late]).slope
+def memories(rss: Sequence[tuple[float, dict[int, float]]], roles: dict[int, str]) -> list[Memory]:
+    """Of every process that was there at the end; one that came late is judged on what it lived."""
+    last = rss[-1][1]
+    return [memory(roles[pid], [(at_s, held[pid]) for at_s, held in rss if held.get(pid)]) for pid in last if last[pid]]
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -272,29 +321,39 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 process.terminate()
                 process.wait(60)
     reads = tally.latencies_ms
-    p99_ms, growth, begun = quantile(reads, 0.99), growth_mb(tally.rss, 1), tally.rss[len(tally.rss) // 5][1]
-    flat = growth <= FLAT_SHARE * begun
-    verdict = "flat" if flat else "grows"
+    p99_ms, found = quantile(reads, 0.99), memories(tally.rss, tally.roles)
+    mine = next(one for one in found if one.role == "http")
+    workers = [one for one in found if one.role == "worker"]
+    # A worker that died and was replaced would start small again, and hide what it had grown to.
+    replaced = sum(name == "worker" for name in tally.roles.values()) - options.searches
+    flat = all(one.flat for one in found) and not replaced
     print(
-        f"p99 {p99_ms:.0f} ms (target {TARGET_P99_MS:.0f}), {len(tally.errors)} errors; memory {verdict}: "
-        f"{growth:+.1f} MB on {begun:.0f} MB over the last four fifths of {options.seconds:.0f} s",
+        f"p99 {p99_ms:.0f} ms (target {TARGET_P99_MS:.0f}), {len(tally.errors)} errors; memory over the last four "
+        f"fifths of {options.seconds:.0f} s {'flat' if flat else 'grows'}: "
+        + ", ".join(f"{one.role} {one.growth_mb:+.1f} on {one.begin_mb:.0f} MB" for one in found),
         file=sys.stderr,
     )
     return {
         "errors": len(tally.errors),
         "read_p99_ms": p99_ms,
         "events_delivered": tally.events,
-        "rss_growth_mb": growth,
+        "rss_growth_mb": mine.growth_mb,
         "rss_flat": flat,
-        "rss_mb_per_min": per_minute_mb(tally.rss, 1),
+        "rss_mb_per_min": mine.mb_per_min,
+        "rss_peak_mb": mine.peak_mb,
+        "worker_rss_growth_mb": max((one.growth_mb for one in workers), default=0.0),
+        "worker_rss_mb_per_min": max((one.mb_per_min for one in workers), default=0.0),
+        "worker_rss_peak_mb": max((one.peak_mb for one in workers), default=0.0),
+        "workers_replaced": replaced,
+        "processes": [one.as_json() for one in found],
         "read_p50_ms": quantile(reads, 0.5),
         "read_p90_ms": quantile(reads, 0.9),
         "read_max_ms": max(reads),
         "reads": len(reads),
         "reads_per_s": len(reads) / options.seconds,
         "http_cpu_ms_per_read": 1000.0 * tally.http_cpu_s / len(reads),
-        "rss_mb": tally.rss[-1][1],
-        "rss_growth_all_mb": growth_mb(tally.rss, 2),
+        "rss_mb": mine.end_mb,
+        "rss_growth_all_mb": sum(one.growth_mb for one in found),
         "streams_ended": tally.streams_ended,
         "searches_ended": len(tally.ended),
         "readers": options.readers,
@@ -304,7 +363,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "seconds": options.seconds,
         "load_average": os.getloadavg()[0],
         "cores": os.cpu_count(),
-        "rss_over_time_mb": [[round(at_s), round(mine, 1), round(every, 1)] for at_s, mine, every in tally.rss],
+        "rss_over_time_mb": [
+            [round(at_s), *(round(mb, 1) for pid, mb in held.items() if tally.roles[pid] in ("http", "worker"))]
+            for at_s, held in tally.rss
+        ],
         "first_errors": tally.errors[:5],
     }
 

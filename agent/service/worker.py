@@ -5,6 +5,7 @@ gives the job in hand back, with every trial recorded, and leaves. The end of st
 the worker leaves at once and its lease runs out.
 """
 
+import ctypes
 import os
 import socket
 import sys
@@ -65,6 +66,14 @@ class Worker:
                 log().info("job_claimed", kind=job.kind, crashes=job.crashes, attempt=job.attempts)
                 with Control(queue, job, self.stop, self.settings.max_search_s) as control:
                     run_job(queue, job, control, self.settings)
+                give_memory_back()
+
+
+def give_memory_back() -> None:
+    """What a job has freed goes back to the system, where the C library can do so: else fragments pile up over jobs."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
 
 
 def _ids(job: Job) -> dict[str, int]:
