@@ -32,13 +32,16 @@ def options_of(context: Any) -> list[str]:
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """``nearest: --x; ``, or nothing where the command takes no options.
+    """``nearest: --x; ``, or nothing where the command takes no options. Swapped letters are the likeliest slip.
 
     >>> nearest("--modell", ["--mode", "--model", "--nodes"])
     'nearest: --model; '
+    >>> nearest("--modle", ["--mode", "--model", "--nodes"])
+    'nearest: --model; '
     """
     kin = KIN.get(name)
-    found = [kin] if kin in known else get_close_matches(name, known, 1, 0.0)
+    swapped = [one for one in known if sorted(one) == sorted(name)]
+    found = [kin] if kin in known else swapped or get_close_matches(name, known, 1, 0.0)
     return f"nearest: {found[0]}; " if found else ""
 
 

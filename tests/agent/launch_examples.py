@@ -1,6 +1,6 @@
 """Deployments whose launch artefacts are kept as golden text, one of each kind for each engine."""
 
-from agent.launch import LaunchPlan, Options, launch_plan
+from agent.launch import LaunchPlan, Options, Process, launch_plan
 from predictor.profiles.loader import engine_profile, model_card, platform
 from predictor.types import (
     Deployment,
@@ -19,6 +19,9 @@ FP8 = Precision(Dtype.FP8, Dtype.FP8, Dtype.FP8, Dtype.FP8)
 FP4 = Precision(Dtype.FP4, Dtype.FP4, Dtype.FP4, Dtype.FP8)
 WIDE = Layout(tp=8, ep=8, attn_dp=8)
 LIMITS = SchedulerSettings(max_running=256, token_budget=16384, kv_mem_fraction=0.9, graph_max_bs=256)
+
+LLAMA = Deployment("Llama-3.1-8B", "MI355X", "SGLang")
+R1 = Deployment("DeepSeek-R1", "MI355X", "SGLang", precision=FP8)
 
 EXAMPLES = {
     "vllm-mi355x-colocated": Deployment(
@@ -115,3 +118,23 @@ def plan_of(deployment: Deployment, *, own_network: bool = False, workload: Work
         engine_profile(deployment.engine),
         Options(workload, own_network=own_network),
     )
+
+
+def flags(process: Process) -> dict[str, str]:
+    """Flags of a process with their last value, switches with an empty one."""
+    argv, found, flag = process.command.argv, dict[str, str](), ""
+    for part in argv:
+        if part.startswith("-"):
+            flag = part
+            found[flag] = ""
+        elif flag:
+            found[flag] = part
+    return found
+
+
+def server(deployment: Deployment, role: str = "server") -> Process:
+    return next(process for process in plan_of(deployment).processes if process.role == role)
+
+
+def env(deployment: Deployment) -> dict[str, str]:
+    return dict(server(deployment).command.env)

@@ -192,6 +192,7 @@ def test_a_malformed_anchor_names_file_and_field(tmp_path: Path) -> None:
     ("typed", "said"),
     [
         ("predict --modell x", "No such option: --modell; nearest: --model; all options: inferasim predict --help"),
+        ("predict --modle x", "No such option: --modle; nearest: --model; all options: inferasim predict --help"),
         ("predict --cluster x", "No such option: --cluster; nearest: --gpu; all options: inferasim predict --help"),
         ("ledger diff 1 2 --jsn", "No such option: --jsn; nearest: --json; all options: inferasim ledger diff --help"),
         ("ledger --json", "No such option: --json; all options: inferasim ledger --help"),
