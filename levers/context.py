@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from predictor.cards import EngineProfile, EngineVersion, ModelCard, Platform
 from predictor.types import Dtype, Workload
@@ -64,6 +65,7 @@ class SearchContext:
 NEWEST = (2**31,)  # development heads, and "the newest known"
 
 
+@lru_cache(maxsize=1024)
 def version_key(version: str) -> tuple[int, ...]:
     """Numbers of a release name, for comparing releases; marks after a number are dropped.
 

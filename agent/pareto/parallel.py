@@ -9,11 +9,14 @@ from agent.pareto.request import check_backend
 from predictor.errors import BadInput
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 WAVE = 8  # tasks a worker is handed at once on a backend that answers only when all are done
 
 
-def mapped(function: Callable[[Item], str], items: Sequence[Item], jobs: int, backend: str = "loky") -> Iterator[str]:
+def mapped(
+    function: Callable[[Item], Result], items: Sequence[Item], jobs: int, backend: str = "loky"
+) -> Iterator[Result]:
     """``function`` of every item, in order, as results come in."""
     check_backend(backend)
     if jobs == 1 and backend == "loky":

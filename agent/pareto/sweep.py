@@ -93,10 +93,8 @@ def run_sweep(
     if request.mode not in MODES:
         raise BadInput(f"mode {request.mode!r}: must be one of {', '.join(MODES)}")
     bounds = read_tiers() if tiers is None else tiers
-    listing = process_time()
-    spaces, identity = enumerate_spaces(request, anchors)
+    spaces, identity, listing = enumerate_spaces(request, anchors, jobs if backend == "loky" else 1)
     tasks = list(all_tasks(request, spaces))
-    listing = process_time() - listing
     points = sum(task.points for task in tasks)
     log = None if out is None else log_path(out)
     file = SweepFile(log, header_line(request.model_dump(mode="json"), identity, points))
@@ -145,21 +143,35 @@ def counted(rows: Iterable[dict[str, Any]], refused: Counter[str], methods: Coun
             yield row
 
 
-def enumerate_spaces(request: SweepRequest, anchors: str | None) -> tuple[tuple[Space, ...], str]:
-    """The space of every place, and the identity of everything that decides the sweep's figures."""
+def enumerate_spaces(request: SweepRequest, anchors: str | None, jobs: int = 1) -> tuple[tuple[Space, ...], str, float]:
+    """The space of every place, the identity of everything that decides the sweep's figures, and CPU seconds."""
     on_hand = load_anchors(anchors)
-    spaces: list[Space] = []
+    wanted = places(request)
     texts = {__version__, catalogue_sha256(), *(anchor_text(one) for one in on_hand)}
-    for place in places(request):
-        if place.trace and model_card(place.model).max_context_tokens < place.isl_tokens + place.osl_tokens:
-            spaces.append(Space(place, (), {"trace_over_context": 1}))  # most of the trace is no request of this model
-            continue
-        context = place_context(request, place, on_hand)
-        texts |= {record_text(context.card), record_text(context.platform), record_text(context.engine)}
-        spaces.append(space(request, place, context))
+    for place in wanted:
+        if not over_context(place):
+            context = place_context(request, place, on_hand)
+            texts |= {record_text(context.card), record_text(context.platform), record_text(context.engine)}
+    timed = list(mapped(partial(_listed, request, anchors), wanted, jobs))
+    spaces = [found for found, _ in timed]
     if request.most_points is not None:
         spaces = list(thinned(spaces, request.most_points / len(request.concurrencies)))
-    return tuple(spaces), sha256(json.dumps(sorted(texts)).encode()).hexdigest()
+    return tuple(spaces), sha256(json.dumps(sorted(texts)).encode()).hexdigest(), sum(cpu_s for _, cpu_s in timed)
+
+
+def over_context(place: Place) -> bool:
+    """Whether most of a trace is no request of this model."""
+    return bool(place.trace) and model_card(place.model).max_context_tokens < place.isl_tokens + place.osl_tokens
+
+
+def _listed(request: SweepRequest, anchors: str | None, place: Place) -> tuple[Space, float]:
+    """One place's space, and the CPU seconds it took."""
+    begun = process_time()
+    if over_context(place):
+        found = Space(place, (), {"trace_over_context": 1})
+    else:
+        found = space(request, place, place_context(request, place, load_anchors(anchors)))
+    return found, process_time() - begun
 
 
 def all_tasks(request: SweepRequest, spaces: Sequence[Space]) -> Iterator[Task]:

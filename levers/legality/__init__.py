@@ -4,6 +4,8 @@
 the order in which levers were set.
 """
 
+from functools import lru_cache
+
 from levers.context import SearchContext
 from levers.legality import kernels, notices, parallel, precision, serving
 from levers.legality.memory import log_notices, memory_fits, memory_notices, memory_reasons
@@ -43,8 +45,15 @@ def asked(
     rules: tuple[Rule, ...], deployment: Deployment, workload: Workload, context: SearchContext
 ) -> tuple[Reason, ...]:
     """The answers of all rules that concern the engine and release, each once, in rule order."""
-    found = (r for rule in rules if rule.applies(context) for r in rule.check(deployment, workload, context))
+    concerned = applicable(rules, context.engine.name, context.engine_version)
+    found = (reason for rule in concerned for reason in rule.check(deployment, workload, context))
     return tuple(dict.fromkeys(found))
+
+
+@lru_cache(maxsize=64)
+def applicable(rules: tuple[Rule, ...], engine: str, version: str) -> tuple[Rule, ...]:
+    """Rules that concern an engine and release, in order."""
+    return tuple(rule for rule in rules if rule.applies(engine, version))
 
 
 def malformed(deployment: Deployment) -> tuple[Reason, ...]:

@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from levers.context import SearchContext
+from levers.context import SearchContext, version_key
 from levers.reasons import Reason
 from predictor.types import Deployment, Layout, SchedulerSettings, Workload
 
 Check = Callable[[Deployment, Workload, SearchContext], Iterator[Reason]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rule:
     """One predicate, for which engines it holds, and where it comes from."""
 
@@ -21,15 +22,14 @@ class Rule:
     engines: tuple[str, ...] = ()  # empty: all
     before: str = ""  # holds for releases before this one; empty: all
 
-    def applies(self, context: SearchContext) -> bool:
+    def applies(self, engine: str, version: str) -> bool:
         """Whether the rule concerns this engine and release."""
-        if self.engines and context.engine.name not in self.engines:
+        if self.engines and engine not in self.engines:
             return False
-        return not self.before or not context.at_least(self.before)
+        return not self.before or version_key(version) < version_key(self.before)
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(NamedTuple):
     """One pool of a deployment, as the rules see it."""
 
     label: str  # "" for the colocated or decode pool, "prefill pool: " for the other
