@@ -163,6 +163,8 @@ def _field_differences(name: str, left: Any, right: Any) -> list[dict[str, str]]
 def _shown(value: Any) -> str:
     if isinstance(value, PrefillPool):
         return f"{value.replicas} x {value.layout.label()} over {value.handoff}"
+    if isinstance(value, tuple):
+        return " + ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)
 
 

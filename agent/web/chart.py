@@ -54,6 +54,15 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
+def short(value: float) -> str:
+    """A round figure on an axis, so short that it can be large on a phone.
+
+    >>> short(15000.0), short(2500.0), short(800.0), short(0.25)
+    ('15k', '2.5k', '800', '0.25')
+    """
+    return f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"
+
+
 def chart(trials: Sequence[TrialRecord], best: TrialRecord | None) -> str:
     """The chart; the caller marks it as safe. Trials without both figures are left out."""
     marks = [one for one in trials if X_METRIC in one.metrics and Y_METRIC in one.metrics]
@@ -76,13 +85,13 @@ def chart(trials: Sequence[TrialRecord], best: TrialRecord | None) -> str:
     ]
     for tick in across.ticks():
         parts.append(f'<line class="grid" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
-        parts.append(f'<text class="tick" x="{x(tick):.1f}" y="{HEIGHT - BOTTOM + 18}">{number(tick)}</text>')
+        parts.append(f'<text class="tick" x="{x(tick):.1f}" y="{HEIGHT - BOTTOM + 18}">{short(tick)}</text>')
     for tick in up.ticks():
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
-        parts.append(f'<text class="tick end" x="{LEFT - 8}" y="{y(tick) + 4:.1f}">{number(tick)}</text>')
+        parts.append(f'<text class="tick end" x="{LEFT - 8}" y="{y(tick) + 4:.1f}">{short(tick)}</text>')
     parts.append(f'<text class="axis" x="{LEFT + inner_w / 2:.0f}" y="{HEIGHT - 10}">{X_TITLE}</text>')
     middle = TOP + inner_h / 2
-    parts.append(f'<text class="axis" transform="translate(16 {middle:.0f}) rotate(-90)">{Y_TITLE}</text>')
+    parts.append(f'<text class="axis" transform="translate(18 {middle:.0f}) rotate(-90)">{Y_TITLE}</text>')
     for one in sorted(marks, key=lambda trial: trial.legal):  # the legal ones on top
         kind = "legal" if one.legal else "refused"
         parts.append(

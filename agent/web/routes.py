@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -63,7 +63,7 @@ def plain(value: object) -> str:
         return "default"
     if isinstance(value, bool):
         return "on" if value else "off"
-    return " + ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return " + ".join(map(str, value)) or "none" if isinstance(value, list | tuple) else str(value)
 
 
 async def page(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
@@ -223,9 +223,10 @@ def shown_search(view: SearchView, every: bool) -> dict[str, Any]:
         key=lambda one: (-sign * (one.score or 0.0), one.index),
     )
     base = view.trials[0] if view.trials else None
-    shown = legal if every else legal[:ROWS_SHOWN]
-    if base is not None and base in legal and base not in shown:
-        shown = [*shown, base]
+    figures = [(name, label) for name, label in FIGURES if name != goal.name]
+    rows = [(one, 0) for one in legal] if every else told_apart(legal, [name for name, _ in figures])[:ROWS_SHOWN]
+    if base is not None and base in legal and all(base is not one for one, _ in rows):
+        rows = [*rows, (base, 0)]
     return {
         "view": view,
         "wanted": record.request,
@@ -234,15 +235,30 @@ def shown_search(view: SearchView, every: bool) -> dict[str, Any]:
         "best": view.best,
         "base": base,
         "changed": changed(view.best, base),
-        "legal": shown,
+        "legal": rows,
         "legal_count": len(legal),
         "every": every,
         "refused": refusals(view.trials),
         "refused_count": len(view.trials) - view.legal,
         "story": story(view),
         "extra": view.extra or NOT_YET,
-        "figures": [(name, label) for name, label in FIGURES if name != goal.name],
+        "figures": figures,
     }
+
+
+def told_apart(legal: Sequence[TrialRecord], names: Sequence[str]) -> list[tuple[TrialRecord, int]]:
+    """The first trial of each score and figures in a row, and how many after it have the very same."""
+    found: list[tuple[TrialRecord, int]] = []
+    for one in legal:
+        if found and _figures(found[-1][0], names) == _figures(one, names):
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((one, 0))
+    return found
+
+
+def _figures(trial: TrialRecord, names: Sequence[str]) -> tuple[object, ...]:
+    return (trial.score, *(trial.metrics.get(name) for name in names))
 
 
 def story(view: SearchView) -> list[tuple[str, str]]:
