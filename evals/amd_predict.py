@@ -75,17 +75,24 @@ def side_of(row: AmdRow, layout: Layout, run: ClosedLoopRun) -> KernelContext:
 
 
 def run_of(row: AmdRow) -> ClosedLoopRun:
-    """How a row was driven. Ranks under attention DP each have a token budget of their own."""
+    """How a row was driven. An attention-DP rank has its own token budget, and its own cap where so counted."""
     known = recipe_of(row)
+    cap, ranks = known.cap(row.spec != "none"), row.layout.attn_dp
     return ClosedLoopRun(
         clients=row.clients,
         isl_tokens=row.isl,
         osl_tokens=row.osl,
-        max_running=known.cap(row.spec != "none"),
+        max_running=cap * ranks if engine_profile(row.engine).caps_per_rank else cap,
         token_budget=known.token_budget * row.layout.attn_dp,
         discipline=known.discipline,
         poll_steps=known.poll(row.clients),
     )
+
+
+def driven(row: AmdRow) -> ClosedLoopRun:
+    """How an anchor row ran: with as many requests at once as its throughput tells by Little's law."""
+    run, held = run_of(row), measured_run(row).held(closed_loop(row.shape, row.clients))
+    return replace(run, max_running=held) if held < row.clients else run
 
 
 def case_of(row: AmdRow) -> Case:
@@ -153,7 +160,7 @@ def anchor_of(name: str, ladders: Mapping[Shape, Sequence[AmdRow]]) -> Anchor:
     """The anchor file of one layout's ladders."""
     first = next(iter(ladders.values()))[0]
     side = side_of(first, first.layout, run_of(first))
-    runs = {shape: [ServedPoint(run_of(row), row.tpot_ms) for row in rows] for shape, rows in ladders.items()}
+    runs = {shape: [ServedPoint(driven(row), row.tpot_ms) for row in rows] for shape, rows in ladders.items()}
     solved = solve_anchor(side, runs, default_constants(side.platform))
     steps = SolvedSteps(side, {shape: ladder.curve for shape, ladder in solved.ladders.items()}, solved.prefill)
     measured = {shape: [(case_of(row), measured_run(row)) for row in rows] for shape, rows in ladders.items()}

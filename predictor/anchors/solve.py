@@ -125,7 +125,8 @@ def prompt_token_ms(
 
     What the longer prompt adds to TPOT, less the cache it makes a step read, against the prompt tokens that stall a
     token: the slope over loads, as the median of the slopes between any two (Theil and Sen). A difference that does not
-    grow with load belongs to the steps. With two loads or fewer, the slope through the origin of the heaviest.
+    grow with load belongs to the steps, and loads at which the two ran different batches say nothing. With two loads or
+    fewer, the slope through the origin of the heaviest.
 
     ``cache_ms`` gives, for each batch, what the longer context adds to a step. None without a shared load above one.
     """
@@ -134,7 +135,7 @@ def prompt_token_ms(
     pairs = []
     for point in long:
         other = by_load.get(point.run.clients)
-        if other is None or point.run.clients < 2:
+        if other is None or point.run.clients < 2 or knot(other.run) != knot(point.run):
             continue
         tokens = schedule(point.run).tpot.prompt_tokens - schedule(other.run).tpot.prompt_tokens
         if tokens > 0.0:

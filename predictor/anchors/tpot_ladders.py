@@ -2,12 +2,13 @@
 
 TPOT alone does not tell what a prompt stalls the others by from what a step grows by: both rise with the load. Two
 prompt lengths tell the cost a prompt token ``c``; with one it is expected from the kernel models. The fixed part ``F``
-of a step that prefills is a multiple of a decode step's own.
+of a step that prefills is told, within bounds, by :mod:`predictor.anchors.prompt_fixed`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from predictor.anchors.prompt_fixed import drawn_fixed_ms, told_fixed_ms
 from predictor.anchors.solve import (
     ServedPoint,
     SolvedLadder,
@@ -33,11 +34,6 @@ PROMPT_COST_OVER_SIMULATED = {
     ("nvidia", "SGLang"): 1.6,
     ("nvidia", "TensorRT-LLM"): 1.15,
 }
-# A step that prefills costs this many times a decode step's fixed part on top of its tokens: it runs outside the
-# captured graph. DeepSeek-V4-Pro on MI355X: prefill steps of 143 ms at 1024 and 782 ms at 8192 tokens leave 52 ms at
-# none (arXiv 2611.04032 App. E); the fixed part of its public ladders at the same width is 17–18 ms.
-PREFILL_FIXED_FACTOR = 3.0
-MAX_PREFILL_FIXED_MS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +53,7 @@ def solve_anchor(
     per_token = measured_token_ms(side, runs, constants)
     if per_token is None:
         per_token = expected_token_ms(side)
+    told = told_fixed_ms(side, runs, constants)
     ladders: dict[Shape, SolvedLadder] = {}
     fixed = 0.0
     for shape, measured in runs.items():
@@ -68,7 +65,7 @@ def solve_anchor(
             terms = step_terms(here, solved.curve.batches[0], constants)
             left = solved.curve.step_ms[0] - terms.total(1.0 / constants.expert_prior_share)
             left = max(left, constants.fixed_min_frac * solved.curve.step_ms[0])
-            fixed = min(MAX_PREFILL_FIXED_MS, PREFILL_FIXED_FACTOR * left)
+            fixed = drawn_fixed_ms(told, left)
         ladders[shape] = solved
     return ServedAnchor(ladders, PrefillCurve(fixed, per_token, 0.0, fixed))
 

@@ -13,7 +13,7 @@ from predictor.anchors.tpot_ladders import solve_anchor
 from predictor.transfer.constants import default_constants
 from predictor.types import Arrival, StartMode
 
-NOTE = "no TTFT was recorded: a prompt's fixed part is a multiple of a decode step's, not measured"
+NOTE = "no TTFT was recorded: a prompt's fixed part is drawn from TPOT over loads and other ladders, not measured"
 
 
 def solves_without_ttft(shapes: Sequence[Shape], setting: Setting) -> bool:
