@@ -5,21 +5,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from predictor.anchors.pool import pool_memory
 from predictor.anchors.select import Selection
 from predictor.des.metrics import HostTimes
 from predictor.des.play import PlayRules
 from predictor.des.replica_cache import reuse_rules
 from predictor.des.routing import router_by_name
 from predictor.des.rules import SchedulerRules
+from predictor.des.serial_host import SerialHost
 from predictor.des.trace_sim import DecodePool, TraceResult, simulate_trace
 from predictor.des.traced import Reuse
+from predictor.disagg import split_host_time
 from predictor.engines import Settings, effective_settings
 from predictor.errors import BadInput
 from predictor.load import pool_rules
 from predictor.load_split import handoff_times, prefill_side
-from predictor.memory import memory
-from predictor.offload import host_tier
+from predictor.offload import HostTier, host_tier
 from predictor.predict import Catalogue, step_for
+from predictor.step.build import PricedStep
 from predictor.step.model import StepModel
 from predictor.structure import check_deployment
 from predictor.types import Deployment, Flag, Layout, MemoryBreakdown, Mode, Workload
@@ -41,34 +44,66 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class EntryPool:
-    """The replicas that requests come to: those of a colocated deployment, or the prefill pool before ``decode``.
-
-    ``servers`` a request passes, each of which pays its host time (paper D.4).
-    """
+    """The replicas that requests come to: those of a colocated deployment, or the prefill pool before ``decode``."""
 
     layout: Layout
     replicas: int
     rules: SchedulerRules
-    kv_tokens: int
+    memory: MemoryBreakdown
+    model: StepModel
+    host: HostTimes
     decode: DecodePool | None = None
-    servers: int = 1
+
+    @property
+    def gpus(self) -> int:
+        """Of all its replicas."""
+        return self.layout.gpus * self.replicas
 
 
 def entry_pool(
-    deployment: Deployment, catalogue: Catalogue, settings: Settings, held: MemoryBreakdown, model: StepModel
+    deployment: Deployment,
+    catalogue: Catalogue,
+    settings: Settings,
+    held: MemoryBreakdown,
+    step: PricedStep,
+    isl_tokens: int,
 ) -> EntryPool:
-    """Where requests of a deployment go first."""
-    profile, layout = catalogue.profile, deployment.layout
+    """Where requests of a deployment go first; its steps were priced for prompts of ``isl_tokens``.
+
+    A split pays host time on both servers, half of one's on the prefill step: for the tokens that the step computes.
+    """
+    profile, layout, model = catalogue.profile, deployment.layout, step.model
+    us_per_token = step.host_us_per_prompt_token
+    ms_per_request = step.host_ms - us_per_token * isl_tokens / 1000.0
+    polls, stall_ms = profile.poll_interval_steps, profile.first_wave_stall_ms
     rules = pool_rules(deployment, profile, settings, settings.max_running, layout)
     side = prefill_side(deployment, catalogue.card, catalogue.platform, profile)
     if side is None:
-        return EntryPool(layout, deployment.replicas, rules, held.kv_pool_tokens)
+        host = HostTimes(ms_per_request, us_per_token, polls, stall_ms)
+        return EntryPool(layout, deployment.replicas, rules, held, model, host)
     pool = side.pool
+    of_request, of_token = split_host_time(ms_per_request), split_host_time(us_per_token)
     decode = DecodePool(
         model, rules, held.kv_pool_tokens, handoff_times(side), deployment.replicas, layout.attn_dp, layout.gpus
     )
     prefill_rules = pool_rules(deployment, profile, side.settings, side.settings.max_running, pool.layout)
-    return EntryPool(pool.layout, pool.replicas, prefill_rules, side.memory.kv_pool_tokens, decode, servers=2)
+    return EntryPool(
+        pool.layout,
+        pool.replicas,
+        prefill_rules,
+        side.memory,
+        SerialHost(model, of_request.serial_ms, of_token.serial_ms),
+        HostTimes(of_request.latency_ms, of_token.latency_ms, polls, stall_ms),
+        decode,
+    )
+
+
+def tier_of(deployment: Deployment, catalogue: Catalogue, pool: EntryPool) -> HostTier | None:
+    """Host memory behind the prefix caches: ``host_kv_gb`` for each GPU of the pool that holds them."""
+    if not deployment.host_kv_gb:
+        return None
+    host_gb = deployment.host_kv_gb * pool.gpus
+    return host_tier(catalogue.platform, catalogue.profile.name, host_gb, pool.gpus, pool.memory.kv_bytes_per_token)
 
 
 def play_trace(
@@ -79,7 +114,6 @@ def play_trace(
     block: BlockSize | None,
     play: PlayRules,
     *,
-    host_gb: float = 0.0,
     mode: Mode | None = None,
     router: str = "least-loaded",
     answers_return: bool = False,
@@ -88,30 +122,30 @@ def play_trace(
 ) -> Played:
     """Play ``requests`` on replicas of one stage, colocated or split into pools.
 
-    ``workload`` holds the trace's usual lengths and the clients its step prices are chosen for. ``host_gb`` is host
-    memory for evicted KV over all replicas; without a prefix cache, or without block ids, nothing is reused. In a split
-    the prefill replicas hold the prefix caches. ``served_before``: what every rank served before the trace begins.
+    ``workload`` holds the trace's usual lengths and the clients its step prices are chosen for. Without a prefix
+    cache, or without block ids, nothing is reused. In a split the prefill replicas hold the prefix caches and the host
+    memory for what they evict. ``served_before``: what every rank served before the trace begins.
     """
     if deployment.layout.pp > 1:
         raise BadInput("pp: traces are played on replicas of one stage; leave out pipelines")
     card, platform, profile = catalogue.card, catalogue.platform, catalogue.profile
-    check_deployment(deployment, card)
+    check_deployment(deployment, card, profile)
     settings = effective_settings(profile, deployment.engine_version, platform, card, deployment)
-    held = memory(card, platform, deployment, settings)
     step, selection, flags = step_for(deployment, workload, catalogue, settings, mode, None)
-    pool = entry_pool(deployment, catalogue, settings, held, step.model)
+    anchor = selection.anchor if selection is not None else None
+    held = pool_memory(deployment, card, platform, profile, settings, anchor)
+    pool = entry_pool(deployment, catalogue, settings, held, step, workload.isl_tokens)
     reuse = None
     if block is not None and settings.prefix_cache:
-        gpus = pool.layout.gpus * pool.replicas
-        tier = host_tier(platform, profile.name, host_gb, gpus, held.kv_bytes_per_token) if host_gb else None
+        tier = tier_of(deployment, catalogue, pool)
         reuse = Reuse(block.tokens, reuse_rules(profile.name), tier, answers_return, card.layers)
-    longest = min(card.max_context_tokens, held.kv_pool_tokens, pool.kv_tokens)
+    longest = min(card.max_context_tokens, held.kv_pool_tokens, pool.memory.kv_pool_tokens)
     fitting = Fitting(requests, longest)
     result = simulate_trace(
-        step.model,
+        pool.model,
         fitting,
         pool.rules,
-        kv_tokens=pool.kv_tokens,
+        kv_tokens=pool.memory.kv_pool_tokens,
         play=play,
         reuse=reuse,
         router=router_by_name(router, np.random.default_rng(play.seed)),
@@ -119,11 +153,7 @@ def play_trace(
         ranks=pool.layout.attn_dp,
         gpus_per_replica=pool.layout.gpus,
         decode=pool.decode,
-        host=HostTimes(
-            pool.servers * profile.host_ms_per_request,
-            pool.servers * profile.host_us_per_prompt_token,
-            profile.poll_interval_steps,
-        ),
+        host=pool.host,
         served_before=Fitting(served_before, longest),
         progress=progress,
     )

@@ -73,7 +73,6 @@ def simulate_once(
         reader,
         sample.block_size,
         play,
-        host_gb=deployment.host_kv_gb * deployment.layout.gpus * deployment.replicas,
         mode=MODES[mode],
         router=options.router,
         answers_return=options.answers_return,

@@ -317,7 +317,7 @@ class EngineProfile:
     poll_interval_steps: int = 0
     first_wave_stall_ms: float = 0.0
     caps_per_rank: bool = True  # under attention DP max_running and the chunk are each rank's; False: of all ranks
-    dp_lockstep: bool = True  # attention-DP ranks step together
+    dense_dp_lockstep: bool = True  # DP ranks of a dense model step together, as those of MoE do; False: plain replicas
     prefill_delayer: bool = False  # under attention DP, hold prefill until every rank has some
     watermark_frac: float = 0.0  # share of KV blocks kept free at admission
     estimate_ratio: tuple[float, float, int] | None = None  # start, floor as a share of it, decode steps between

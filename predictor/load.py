@@ -3,6 +3,7 @@
 Both read the same step model and agree where nothing queues; only the simulator knows distributions.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,12 @@ class FixedShare:
 
     def insert(self, request: Request) -> None:
         """Nothing changes."""
+
+
+def stated_cache(workload: Workload) -> Callable[[], FixedShare] | None:
+    """Makes the prefix caches of a workload that states its hit rate; None where it states none."""
+    share = workload.prefix_hit_frac
+    return (lambda: FixedShare(share)) if share else None
 
 
 def covers(deployment: Deployment) -> bool:
@@ -110,7 +117,7 @@ def simulated(
     Ranks and replicas get equal shares of the load, so they are alike and one stands for all. Ranks that step together
     and whose prompts were measured over the replica are one scheduler, with the room of all: a prompt stalls them all.
     """
-    if step.prompts_over_replica and profile.dp_lockstep and deployment.layout.attn_dp > 1:
+    if step.prompts_over_replica and deployment.layout.attn_dp > 1:
         width = deployment.layout.attn_dp
         step = replace(step, model=RanksTogether(step.model, width))
         settings = replace(
@@ -136,7 +143,7 @@ def simulated(
         replace(workload, concurrency=clients, request_rate_per_s=rate),
         rules,
         kv_blocks=pool_blocks(memory, workload, cap // ranks, rules.block_tokens, clients if closed else None, depth),
-        prefix_cache=FixedShare(workload.prefix_hit_frac) if workload.prefix_hit_frac else None,
+        prefix_cache=cache() if (cache := stated_cache(workload)) is not None else None,
         host=host,
         seed=workload.seed,
     )
@@ -145,17 +152,8 @@ def simulated(
     batch = max(1, round(min(clients, cap / ranks) if closed else running))
     context = batch * (workload.isl_tokens + workload.osl_tokens / 2.0)
     bare_step = step.model.decode_line(batch, context).at(context)
-    return Served(
-        method="des",
-        ttft_ms=result.ttft_ms.distribution(),
-        tpot_ms=result.tpot_ms.distribution(),
-        itl_ms=result.itl_ms.distribution(),
-        e2e_ms=result.e2e_ms.distribution(),
-        requests_per_s=result.completed / result.duration_ms * 1000.0 * scale,
-        running=running * scale,
-        extras=simulated_extras(result, step, workload, bare_step),
-        result=result,
-    )
+    extras = simulated_extras(result, step, workload, bare_step)
+    return served_by_simulation(result, running=running, extras=extras, copies=scale)
 
 
 @dataclass(slots=True)
@@ -179,6 +177,28 @@ class RanksTogether:
         """The line of the fullest rank, in the replica's context."""
         line = self.rank.decode_line(-(-batch // self.ranks), context_tokens / self.ranks)
         return DecodeLine(line.intercept_ms, line.slope_ms_per_token / self.ranks, line.end_context_tokens * self.ranks)
+
+
+def served_by_simulation(
+    result: SimulationResult, *, running: float, extras: dict[str, float], copies: float = 1.0
+) -> Served:
+    """What a simulation says of a deployment of ``copies`` times the scheduler that was simulated."""
+    return Served(
+        method="des",
+        ttft_ms=result.ttft_ms.distribution(),
+        tpot_ms=result.tpot_ms.distribution(),
+        itl_ms=result.itl_ms.distribution(),
+        e2e_ms=result.e2e_ms.distribution(),
+        requests_per_s=result.completed / result.duration_ms * 1000.0 * copies,
+        running=running * copies,
+        extras=extras,
+        result=result,
+    )
+
+
+def mean_decoding(result: SimulationResult) -> float:
+    """Requests in decode over a run, by Little's law on the time after the first token."""
+    return result.completed / result.duration_ms * (result.e2e_ms.mean - result.ttft_ms.mean)
 
 
 def draft_depth(deployment: Deployment) -> int:

@@ -1,6 +1,6 @@
 """A workload on a disaggregated deployment: both pools in closed form, or simulated request by request."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from predictor.analytic_split import SplitPools
@@ -9,7 +9,16 @@ from predictor.des.metrics import HostTimes
 from predictor.disagg import handoff_backend, handoff_ms, split_host_time
 from predictor.engines import Settings, effective_settings
 from predictor.errors import BadInput
-from predictor.load import Served, closed_form, pool_blocks, pool_rules, simulated_extras
+from predictor.load import (
+    Served,
+    closed_form,
+    mean_decoding,
+    pool_blocks,
+    pool_rules,
+    served_by_simulation,
+    simulated_extras,
+    stated_cache,
+)
 from predictor.memory import max_concurrency, memory
 from predictor.step.build import PricedStep
 from predictor.types import Deployment, MemoryBreakdown, PrefillPool, Workload
@@ -128,31 +137,22 @@ def simulated_split(
         pool_blocks(side.memory, workload, prompts_held, prefill_rules.block_tokens, None, depth),
         side.pool.replicas,
         prefill_ranks,
+        prefix_cache=stated_cache(workload),
     )
     host = split_host_time(step.host_ms)
     result = simulate_fleet(
         decode,
-        replace(workload, concurrency=workload.concurrency),
+        workload,
         prefill=prefill,
         handoff=handoff_times(side),
         prefill_host_ms=host.serial_ms,
         host=HostTimes(host.latency_ms, 0.0, profile.poll_interval_steps, profile.first_wave_stall_ms),
         seed=workload.seed,
     )
-    # Requests in decode over the run, by Little's law on the time after the first token.
-    decoding = result.completed / result.duration_ms * (result.e2e_ms.mean - result.ttft_ms.mean)
+    decoding = mean_decoding(result)
     batch = max(1, round(decoding / deployment.replicas / decode_ranks))
     context = batch * (workload.isl_tokens + workload.osl_tokens / 2.0)
     bare_step = step.model.decode_line(batch, context).at(context)
     extras = simulated_extras(result, step, workload, bare_step)
-    return Served(
-        method="des",
-        ttft_ms=result.ttft_ms.distribution(),
-        tpot_ms=result.tpot_ms.distribution(),
-        itl_ms=result.itl_ms.distribution(),
-        e2e_ms=result.e2e_ms.distribution(),
-        requests_per_s=result.completed / result.duration_ms * 1000.0,
-        running=decoding,
-        extras={**extras, "mixed_step_ms": bare_step, "mixed_step_frac": 0.0},  # no prefill step meets a decode
-        result=result,
-    )
+    alone = {"mixed_step_ms": bare_step, "mixed_step_frac": 0.0}  # no prefill step meets a decode
+    return served_by_simulation(result, running=decoding, extras={**extras, **alone})

@@ -84,7 +84,7 @@ def predict_and_keep(
     check_workload(workload, catalogue.card)
     if method not in METHODS:
         raise BadInput(f"method {method!r}: must be one of {', '.join(METHODS)}")
-    check_deployment(deployment, catalogue.card)
+    check_deployment(deployment, catalogue.card, catalogue.profile)
     settings = effective_settings(
         catalogue.profile, deployment.engine_version, catalogue.platform, catalogue.card, deployment
     )

@@ -62,7 +62,7 @@ def reduce_target(
     Raises DoesNotFit where no layout of one node holds one stage of the model.
     """
     check_workload(workload, card)
-    check_deployment(deployment, card)
+    check_deployment(deployment, card, profile)
     layout = run_layout(deployment, workload, card, platform, profile)
     # A length sweep reuses its own prefixes by design: the cache must be off (App. E).
     scheduler = replace(deployment.scheduler, prefix_cache=False)

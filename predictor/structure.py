@@ -1,6 +1,6 @@
 """Whether a deployment and a workload make sense for a model at all; engine rules are :mod:`levers.legality`'s."""
 
-from predictor.cards import ModelCard
+from predictor.cards import EngineProfile, ModelCard
 from predictor.errors import BadInput
 from predictor.types import Arrival, Deployment, Layout, Workload
 
@@ -59,9 +59,10 @@ def check_layout(layout: Layout, card: ModelCard, pool: str = "") -> None:
         raise BadInput(f"{where}pp {layout.pp}: {card.name} has only {card.layers} layers")
 
 
-def check_deployment(deployment: Deployment, card: ModelCard) -> None:
+def check_deployment(deployment: Deployment, card: ModelCard, profile: EngineProfile) -> None:
     """Raise BadInput naming the first impossible field of a deployment."""
     check_layout(deployment.layout, card)
+    _check_dense_ranks(deployment.layout, deployment.replicas, card, profile)
     if deployment.replicas < 1:
         raise BadInput(f"replicas {deployment.replicas}: must be at least 1")
     topk = deployment.kernels.sparse_topk
@@ -69,7 +70,17 @@ def check_deployment(deployment: Deployment, card: ModelCard) -> None:
         raise BadInput(f"sparse_topk {topk}: {card.name} has no sparse attention of such a width; leave it 0")
     if deployment.prefill is not None:
         check_layout(deployment.prefill.layout, card, "prefill")
+        _check_dense_ranks(deployment.prefill.layout, deployment.prefill.replicas, card, profile, "prefill ")
         if deployment.prefill.replicas < 1:
             raise BadInput(f"prefill replicas {deployment.prefill.replicas}: must be at least 1")
     if deployment.speculation.depth < 0:
         raise BadInput(f"speculation depth {deployment.speculation.depth}: must not be negative")
+
+
+def _check_dense_ranks(layout: Layout, replicas: int, card: ModelCard, profile: EngineProfile, pool: str = "") -> None:
+    """Ranks that share no step and no weights are replicas, and are asked for as such."""
+    if layout.attn_dp > 1 and not card.is_moe and not profile.dense_dp_lockstep:
+        raise BadInput(
+            f"{pool}attn-dp {layout.attn_dp}: on {profile.name} the DP ranks of a dense model are independent engines; "
+            f"use {pool}tp {layout.attn_tp} and {pool}replicas {replicas * layout.attn_dp}"
+        )

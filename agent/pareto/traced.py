@@ -61,7 +61,7 @@ def play_sample(
     catalogue: Catalogue,
     mode: Mode | None,
 ) -> Played:
-    """Play the sample with ``workload.concurrency`` live sessions; the host tier is the replicas' together."""
+    """Play the sample with ``workload.concurrency`` live sessions."""
     found = sample(path, request.trace_requests)
     return play_trace(
         deployment,
@@ -70,6 +70,5 @@ def play_sample(
         found.requests,
         found.block,
         PlayRules(slots=workload.concurrency),
-        host_gb=deployment.host_kv_gb * deployment.replicas,
         mode=mode,
     )

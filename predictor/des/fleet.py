@@ -19,12 +19,13 @@ from predictor.des.request import PrefixCache, Request
 from predictor.des.routers import router_named
 from predictor.des.rules import SchedulerRules
 from predictor.des.schedule import warm_requests
+from predictor.des.serial_host import SerialHost
 from predictor.des.stepwise import StepScheduler
 from predictor.des.stepwise_prefill_first import PrefillFirstSteps
 from predictor.des.stepwise_replica import StepReplica
 from predictor.des.stepwise_state import StepRecorder
 from predictor.errors import BadInput
-from predictor.step.model import PrefillCurve, StepModel
+from predictor.step.model import StepModel
 from predictor.types import Arrival, Workload
 
 
@@ -96,23 +97,6 @@ class _TickHandoff:
         return self._clock.ticks(self._times.handoff_ms(request.prompt_tokens))
 
 
-class _SerialHost:
-    """A step model whose prefill steps also pay serial host time for each prompt they end."""
-
-    def __init__(self, model: StepModel, serial_ms: float) -> None:
-        curve = model.prefill
-        self._model = model
-        self.tokens_per_step = model.tokens_per_step
-        self.decode_line = model.decode_line
-        self.prefill = PrefillCurve(
-            curve.fixed_ms,
-            curve.per_token_ms,
-            curve.per_token2_ms,
-            curve.mixed_fixed_ms,
-            curve.per_request_ms + serial_ms,
-        )
-
-
 def simulate_fleet(
     decode: ReplicaSpec,
     workload: Workload | None = None,
@@ -168,7 +152,7 @@ def simulate_fleet(
 
 
 def _with_serial_host(spec: ReplicaSpec, serial_ms: float) -> ReplicaSpec:
-    return replace(spec, step_model=_SerialHost(spec.step_model, serial_ms)) if serial_ms else spec
+    return replace(spec, step_model=SerialHost(spec.step_model, serial_ms)) if serial_ms else spec
 
 
 def _priced_model(spec: ReplicaSpec) -> StepModel:

@@ -49,6 +49,7 @@ class PricedStep:
     flags: tuple[Flag, ...]
     prompts_over_replica: bool = False
     pipeline: PipelineTerms | None = None
+    host_us_per_prompt_token: float = 0.0  # of ``host_ms``, what grows with the prompt
 
 
 def rank_batch(workload: Workload, deployment: Deployment) -> int:
@@ -150,15 +151,17 @@ def anchored_step(
         ranks=layout.attn_dp,
     )
     context = batch * (workload.isl_tokens + workload.osl_tokens / 2.0)
+    host = host_ratio(source, target)
     return PricedStep(
         model=model,
         hop_ms=terms.hops_ms if terms else 0.0,
-        host_ms=host_time_ms(anchor, workload, source, target),
+        host_ms=(anchor.host.per_request_ms + anchor.host.per_prompt_token_us * workload.isl_tokens / 1000.0) * host,
         breakdown_ms=anchored_breakdown(model, target, batch, context),
         prefill_breakdown_ms={"fixed": prefill.fixed_ms, "prompt": prefill.chunk_ms(workload.isl_tokens)},
         flags=(*flags, *(terms.costs.flags if terms else ())),
         prompts_over_replica=True,
         pipeline=terms,
+        host_us_per_prompt_token=anchor.host.per_prompt_token_us * host,
     )
 
 
@@ -178,11 +181,10 @@ def captured(
     return settings.capture_sizes, eager_issue_ms(card, platform, deployment)
 
 
-def host_time_ms(anchor: Anchor, workload: Workload, source: KernelContext, target: KernelContext) -> float:
-    """Host time of a request at the target, ms."""
-    host = anchor.host.per_request_ms + anchor.host.per_prompt_token_us * workload.isl_tokens / 1000.0
+def host_ratio(source: KernelContext, target: KernelContext) -> float:
+    """Host time of a request at the target over that of the anchor."""
     exponent: float = default_constants(source.platform).host_exponent
-    return float(host * (source.gpus / target.gpus) ** exponent)
+    return float((source.gpus / target.gpus) ** exponent)
 
 
 def pooled_slowness(anchor: Anchor, side: KernelContext) -> float:

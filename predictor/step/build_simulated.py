@@ -138,4 +138,5 @@ def simulated_step(
         prefill_breakdown_ms={"fixed": model.prefill.fixed_ms, "prompt": model.prefill.chunk_ms(workload.isl_tokens)},
         flags=(*flags, *model.flags, *(terms.costs.flags if terms else ())),
         pipeline=terms,
+        host_us_per_prompt_token=profile.host_us_per_prompt_token,
     )

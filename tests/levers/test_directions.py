@@ -125,7 +125,9 @@ def test_a_narrower_sparse_attention_reads_less(isl: int, clients: int) -> None:
     assert attention_ms(0) == attention_ms(2048) > attention_ms(1024) > attention_ms(512)
     with pytest.raises(BadInput, match="sparse_topk"):
         check_deployment(
-            Deployment("Llama-3.1-8B", "MI355X", "SGLang", kernels=Kernels(sparse_topk=512)), model_card("Llama-3.1-8B")
+            Deployment("Llama-3.1-8B", "MI355X", "SGLang", kernels=Kernels(sparse_topk=512)),
+            model_card("Llama-3.1-8B"),
+            engine_profile("SGLang"),
         )
 
 
@@ -149,13 +151,12 @@ def test_host_memory_brings_back_what_the_pool_could_not_hold(sessions: int, tur
     for host_gb in (0.0, 400.0):
         block = BlockSize(512, Tail.CEIL)
         played = play_trace(
-            Deployment(card.name, gpu.name, engine.name),
+            Deployment(card.name, gpu.name, engine.name, host_kv_gb=host_gb),
             Workload(16384, 2, 1),
             Catalogue(card, gpu, engine),
             TraceReader(map(json.dumps, rows), block_size=block),
             block,
             PlayRules(),
-            host_gb=host_gb,
         )
         columns = played.result.simulation.requests
         found.append((int(columns["cached_tokens"].sum()), played.result.simulation.ttft_ms.mean))

@@ -213,3 +213,40 @@ def test_one_client_that_drafts_has_room_for_its_drafts() -> None:
         speculation=Speculation("mtp", 4),
     )
     assert predict(drafting, Workload(1024, 2, 1), catalogue).method == "des"
+
+
+@pytest.mark.parametrize("pool", ["main", "prefill"])
+@pytest.mark.parametrize(("engine", "model", "independent"), [
+    ("vLLM", "Llama-3.1-8B", True), ("vLLM", "gpt-oss-120b", False),
+    ("SGLang", "Llama-3.1-8B", False), ("SGLang", "gpt-oss-120b", False),
+])  # fmt: skip
+def test_ranks_that_share_no_step_are_asked_for_as_replicas(
+    engine: str, model: str, independent: bool, pool: str
+) -> None:
+    """vLLM's DP ranks of a dense model are engines of their own; those of MoE, and other engines', step together."""
+    ranks = Layout(tp=4, attn_dp=2)
+    here = Catalogue(model_card(model), platform("H200"), engine_profile(engine))
+    deployment = Deployment(here.card.name, "H200", engine, layout=ranks)
+    if pool == "prefill":
+        deployment = replace(deployment, layout=Layout(tp=4), prefill=PrefillPool(ranks, 3, "nixl"))
+    if not independent:
+        assert predict(deployment, WORKLOAD, here, mode=Mode.SIMULATE).output_tok_s > 0.0
+        return
+    fix = r"prefill tp 2 and prefill replicas 6" if pool == "prefill" else r"tp 2 and replicas 2"
+    with pytest.raises(BadInput, match=fix):
+        predict(deployment, WORKLOAD, here, mode=Mode.SIMULATE)
+
+
+@pytest.mark.parametrize("deployment", [
+    BASE,
+    replace(BASE, layout=Layout(pp=2)),
+    replace(BASE, prefill=PrefillPool(Layout(), 1, "mori")),
+], ids=["colocated", "pipeline", "split"])  # fmt: skip
+def test_a_stated_hit_rate_spares_prefill_and_leaves_decode_as_it_is(deployment: Deployment) -> None:
+    """Half of the prompt is cached: the first token comes sooner, and a lone request decodes at the same context."""
+    alone = Workload(16384, 64, 1)
+    cold, warm = (
+        predict(deployment, replace(alone, prefix_hit_frac=share), LLAMA, method="des") for share in (0.0, 0.5)
+    )
+    assert warm.ttft_ms.mean < 0.8 * cold.ttft_ms.mean
+    assert warm.tpot_ms.mean == pytest.approx(cold.tpot_ms.mean, rel=1e-9)
