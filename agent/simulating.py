@@ -57,7 +57,7 @@ def simulate_once(
         raise BadInput(f"trace {options.path}: holds no usable record")
     request = validated(
         PredictRequest,
-        **fields,
+        **{"concurrency": options.slots or 1, **fields},
         isl=max(1, round(median(one.input_tokens for one in head))),
         osl=max(1, round(median(one.output_tokens for one in head))),
     )

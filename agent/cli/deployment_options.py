@@ -49,3 +49,9 @@ def deployment_flags(
 
 
 with_deployment = with_flags(deployment_flags, shared_first=True)
+
+# A trace is the workload itself, and what serves it is described as for a prediction.
+WORKLOAD_FLAGS = frozenset(
+    {"isl", "osl", "concurrency", "arrival", "request_rate", "length_range", "prefix_hit", "usd_per_gpu_h"}
+)
+with_server = with_flags(deployment_flags, shared_first=True, leave_out=WORKLOAD_FLAGS)

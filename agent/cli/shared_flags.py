@@ -10,13 +10,15 @@ from typing import Annotated, Any
 
 
 def with_flags(
-    flags: Callable[..., None], *, shared_first: bool, optional: bool = False
+    flags: Callable[..., None], *, shared_first: bool, optional: bool = False, leave_out: frozenset[str] = frozenset()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the flags of ``flags``, a function that is only read, before or after its own in the help.
 
-    With ``optional`` none of the shared flags is required: one that has no default is None where it was left out.
+    With ``optional`` none of the shared flags is required: one that has no default is None where it was left out. The
+    command has none of those to ``leave_out``.
     """
-    shared = list(inspect.signature(flags, eval_str=True).parameters.values())
+    declared = inspect.signature(flags, eval_str=True).parameters
+    shared = [one for name, one in declared.items() if name not in leave_out]
     if optional:
         shared = [_optional(one) if one.default is one.empty else one for one in shared]
 

@@ -2,37 +2,27 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from agent.cli.deployment_options import with_server
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("simulate", help="Play a request trace on a deployment, request by request.")(simulate)
+    app.command("simulate", help="Play a request trace on a deployment, request by request.")(with_server(simulate))
 
 
 def simulate(
+    fields: dict[str, Any],
     trace: Annotated[str, typer.Option(help="Mooncake-like trace: JSON lines or array, plain or gzip.")],
-    model: Annotated[str, typer.Option(help="Model name, or the path of a Hugging Face config.json.")],
-    gpu: Annotated[str, typer.Option(help="GPU type, such as MI355X or H200.")],
-    engine: Annotated[str, typer.Option(help="vllm, sglang, atom or trtllm.")],
-    tp: Annotated[int, typer.Option(help="Tensor-parallel width.")] = 1,
-    ep: Annotated[int, typer.Option(help="Expert-parallel width.")] = 1,
-    attn_dp: Annotated[int, typer.Option("--attn-dp", help="Attention data-parallel ranks.")] = 1,
-    replicas: Annotated[int, typer.Option(help="Replicas behind the router.")] = 1,
     router: Annotated[
         str, typer.Option(help="least-loaded, kv-aware, prefix-hash, round-robin, random or sticky-session.")
     ] = "least-loaded",
     slots: Annotated[int | None, typer.Option(help="Live sessions; recorded arrivals if left out.")] = None,
     think_cap_ms: Annotated[float | None, typer.Option(help="Longest pause between turns, ms.")] = None,
     answers_return: Annotated[bool, typer.Option(help="The next turn holds the server's own answer.")] = False,
-    engine_version: Annotated[str, typer.Option(help="Engine release.")] = "",
-    weight_dtype: Annotated[str | None, typer.Option(help="bf16, fp8 or fp4; the maker's own if left out.")] = None,
-    kv_dtype: Annotated[str, typer.Option(help="bf16, fp8 or fp4.")] = "bf16",
-    host_kv_gb: Annotated[float, typer.Option(help="Host memory for evicted KV, GB a GPU.")] = 0.0,
-    max_running: Annotated[int | None, typer.Option(help="Cap on running requests.")] = None,
-    token_budget: Annotated[int | None, typer.Option(help="Tokens a step.")] = None,
     block_tokens: Annotated[int | None, typer.Option(help="Tokens a trace block; inferred if left out.")] = None,
     skip_bad_records: Annotated[bool, typer.Option(help="Leave malformed records out and count them.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of random choices.")] = 0,
@@ -46,21 +36,6 @@ def simulate(
     from agent.cli.output import facts, note, print_json
     from agent.simulating import TraceOptions, simulate_once
 
-    fields = {
-        "model": model,
-        "gpu": gpu,
-        "engine": engine,
-        "tp": tp,
-        "ep": ep,
-        "attn_dp": attn_dp,
-        "replicas": replicas,
-        "engine_version": engine_version,
-        "weight_dtype": weight_dtype,
-        "kv_dtype": kv_dtype,
-        "host_kv_gb": host_kv_gb,
-        "max_running": max_running,
-        "token_budget": token_budget,
-    }
     options = TraceOptions(trace, slots, think_cap_ms, router, skip_bad_records, answers_return, block_tokens, seed)
     with _progress() as step:
         answer = simulate_once(fields, options, mode=mode, anchors=anchors, out=out, plot=plot, progress=step)

@@ -239,3 +239,19 @@ def test_prompts_of_a_split_queue_behind_each_others_host_time() -> None:
     host = first - first_cold  # serial and latency parts
     assert host > 0.0
     assert second - second_cold == pytest.approx(host * 1.25)
+
+
+@pytest.mark.parametrize("slots", [(), ("--slots", "4")])
+def test_the_command_describes_both_pools_as_predict_does(
+    slots: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A split of two prefill replicas of TP2 and one decode GPU: the flags of ``predict``, the GPUs of both pools."""
+    path = trace_file(tmp_path, rows(40))
+    pools = ("--prefill-tp", "2", "--prefill-replicas", "2", "--handoff", "mori", "--router", "round-robin")
+    code, text, _ = simulate(capsys, "--trace", str(path), *DEPLOYMENT, *pools, *slots, "--json")
+    answer = json.loads(text)
+    assert (code, answer["requests"], answer["gpus"]) == (0, 40, 5)
+    assert len(answer["token_hit_rate_by_replica"]) == 2
+    code, text, words = simulate(capsys, "--trace", str(path), *DEPLOYMENT, "--prefill-tp", "2", "--json")
+    assert (code, text) == (2, "")
+    assert "nixl, mooncake, mori" in words
