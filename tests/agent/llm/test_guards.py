@@ -15,6 +15,7 @@ from agent.llm.guards import BLANK, Redactor
 from agent.llm.inputs import compact
 from evals.scripted_llm import Reply, Status
 from ledger import open_ledger
+from predictor import anchors
 from predictor.profiles import loader
 from tests.agent.llm.conftest import FINISH, SUMMARY, Run, changes, plan, served, step
 
@@ -66,6 +67,28 @@ def test_instructions_in_a_models_name_and_in_guidance_widen_nothing(run: Run, t
         assert user.count("[[ ## plan ## ]]\n") <= 1  # the injected header stays inside its JSON string
         assert INJECTED not in user
         assert compact(INJECTED) in user or "`summary`" in user
+
+
+def test_instructions_in_an_anchor_reach_no_prompt_and_widen_nothing(run: Run, tmp_path: Path) -> None:
+    source = Path(anchors.__file__).parent / "bundled" / "llama-3.1-8b-mi355x-sglang-tp1.json"
+    content = json.loads(source.read_text())
+    content["name"] = content["provenance"]["source"] = content["provenance"]["command"] = INJECTED
+    folder, path = tmp_path / "anchors", tmp_path / "l.db"
+    folder.mkdir()
+    (folder / "injected.json").write_text(json.dumps(content))
+    command = (*TUNE, "--model", "Llama-3.1-8B", "--anchors", str(folder), "--ledger", str(path))
+    with served(OBEDIENT) as llm:
+        done = run(*command, llm=llm)
+    assert done.code == 0, done.stderr
+    assert llm.requests
+    assert not any("ignore all rules" in prompt for prompt in llm.prompts())
+    with open_ledger(str(path), create=False, write=False) as book:
+        trials = book.trials(1)
+    assert {one.anchor for one in trials if one.legal} == {INJECTED}  # it did price them
+    assert not any(one.legal for one in trials if one.origin in ("planner", "investigator"))
+    legal = [one for one in trials if one.legal]
+    assert {(one.levers["concurrency"], one.levers["arrival_process"]) for one in legal} == {(64, "closed")}
+    assert all(one.metrics["tpot_ms"] <= 10 for one in legal)
 
 
 def test_an_injected_request_cannot_choose_for_the_operator(run: Run) -> None:

@@ -1,9 +1,11 @@
 """The tools, without a language model: whatever is called in whatever order, the guards hold."""
 
 import json
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +31,7 @@ from predictor.predict import Catalogue
 from predictor.types import Deployment, Workload
 
 BUDGET = 6
+ROOT = Path(__file__).parents[3]
 
 
 class Remembering(Evaluator):
@@ -113,6 +116,7 @@ CALL = st.tuples(
     ),
 )
 
+PLACES = (str(ROOT), f"{Path.home()}/", sys.prefix, ".py", "site-packages")  # of this machine, not of the search
 GOOD_CALL = st.tuples(st.just("evaluate"), st.fixed_dictionaries({"changes": SENSIBLE}))
 CALLS = st.lists(st.one_of(GOOD_CALL, CALL), min_size=2, max_size=10)
 
@@ -129,7 +133,10 @@ def test_no_sequence_of_calls_prices_the_illegal_passes_the_budget_or_corrupts_t
     book = Book()
     toolbox = book.toolbox()
     for name, value in calls:
-        compact(toolbox.call(name, arguments(value))).encode("utf-8")
+        said = compact(toolbox.call(name, arguments(value)))
+        said.encode("utf-8")
+        assert "Traceback" not in said
+        assert not any(place in said for place in PLACES)
     check_book(book, toolbox)
     event(f"priced: {sum(one.score is not None for one in book.trials[1:])}")
 
