@@ -88,6 +88,8 @@ def _note(note: "NoteRecord") -> Iterator[str]:
             yield f"  plan: {facts['rationale']}"
             for number, text in enumerate(_items(facts.get("hypotheses")), 1):
                 yield f"    hypothesis {number}: {text}"
+            if facts.get("polish"):
+                yield f"    then: {facts['polish']}"
         case "plan_failed":
             yield f"  no plan: {facts['message']}"
         case "prompt_shortened" if facts.get("left_out"):

@@ -9,7 +9,7 @@ from functools import lru_cache
 from hashlib import sha256
 from importlib import resources
 
-NAMES = ("planner", "investigate", "summary", "ask", "request")
+NAMES = ("planner", "investigate", "summary", "ask", "request", "planner_brief", "investigate_brief")
 _COMMENT = re.compile(r"\A\s*<!--.*?-->\s*", re.DOTALL)
 
 

@@ -28,6 +28,7 @@ class Detail:
     tools: bool = True  # described in full
     plan: bool = True  # with its words
     guidance: int = GUIDANCE_LENGTH
+    instructions: bool = True  # in full
     demonstrations: bool = True  # of a compiled program
 
     def cut(self) -> list[str]:
@@ -45,6 +46,7 @@ WORDS = {
     "tools": "the description of the tools",
     "plan": "the plan's words",
     "guidance": "the end of the guidance",
+    "instructions": "most of the instructions",
     "demonstrations": "the compiled program's demonstrations",
 }
 FULL = Detail()
@@ -52,7 +54,7 @@ STEPS: tuple[dict[str, Any], ...] = (
     {"trials": 26}, {"trials": 17}, {"trials": 11}, {"trials": 7}, {"figures": False}, {"fixed_levers": False},
     {"trials": 4, "notes": 6}, {"values": 6}, {"card": False}, {"tools": False}, {"goal": False},
     {"trials": 2, "notes": 3}, {"values": 3}, {"plan": False, "notes": 1}, {"guidance": 300},
-    {"trials": 0, "values": 2}, {"demonstrations": False}, {"notes": 0, "guidance": 80},
+    {"instructions": False}, {"trials": 0, "values": 2}, {"demonstrations": False}, {"notes": 0, "guidance": 80},
 )  # fmt: skip
 
 

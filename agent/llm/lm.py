@@ -27,7 +27,7 @@ from agent.llm.tokens import Messages, TokenCounter
 from agent.llm.usage import CallRecord, Usage
 
 REASONING_MAX_TOKENS = 16_000  # source: DSPy 3.4 refuses OpenAI reasoning models below this
-ANSWER_SHARE = 0.5  # of the context window that an answer may take at most, whatever the settings leave it
+ANSWER_SHARE = 0.25  # of the context window that an answer may take at most: a plan takes some 800 tokens
 LONGEST_WAIT_S = 30.0  # between two attempts, unless the server asks for more
 
 

@@ -24,6 +24,7 @@ from prompts import load
 
 # What changes least comes first: a provider reuses the longest beginning that a prompt shares with an earlier one.
 CONTEXT_NAMES = (*FIXED_NAMES, "guidance", "trials", "notes")
+BRIEF = ("planner", "investigate")  # prompts that have a short form; a compiled program's own words have none
 DESCRIPTION = re.compile(r"^(- \w+\([^)\n]*\)): [^\n]+$", re.MULTILINE)  # of a line of :func:`tool_lines`
 ARGUMENTS = {  # what each tool takes of next_tool_args
     "evaluate": {"changes": {"type": "array"}, "hypothesis": {"type": "integer"}},
@@ -92,6 +93,11 @@ class Program(dspy.Module):  # type: ignore[misc]  # DSPy has no types
             "request": self.request,
         }
         files = [InputFile("prompt", name, stage.signature.instructions) for name, stage in stages.items()]
+        files += [
+            InputFile("prompt", f"{name}_brief", load(f"{name}_brief").text)
+            for name in BRIEF
+            if stages[name].signature.instructions.startswith(load(name).text)
+        ]
         demos = {name: stage.dump_state(json_mode=True)["demos"] for name, stage in stages.items() if stage.demos}
         if demos:
             files.append(InputFile("prompt", "demonstrations", json.dumps(demos, sort_keys=True)))
@@ -99,11 +105,15 @@ class Program(dspy.Module):  # type: ignore[misc]  # DSPy has no types
 
 
 def call_options(predictor: Any, detail: Detail) -> dict[str, Any]:
-    """What of a predictor's own prompt a call leaves out: the tools' long descriptions, the demonstrations."""
+    """What of a predictor's own prompt a call leaves out: instructions, tools' descriptions, demonstrations."""
     options: dict[str, Any] = {}
+    said = shorter = predictor.signature.instructions
     if not detail.tools:
-        said = predictor.signature.instructions
-        options["signature"] = predictor.signature.with_instructions(DESCRIPTION.sub(r"\1", said))
+        shorter = DESCRIPTION.sub(r"\1", said)
+    if not detail.instructions:
+        shorter = next((load(f"{name}_brief").text for name in BRIEF if said.startswith(load(name).text)), shorter)
+    if shorter != said:
+        options["signature"] = predictor.signature.with_instructions(shorter)
     if not detail.demonstrations:
         options["demos"] = []
     return options

@@ -30,11 +30,12 @@ Value = Annotated[Any, WithJsonSchema({"type": "string", "maxLength": MAX_NAME})
 def plain_value(lever: str, value: Any) -> Any:
     """A value as the space takes it: numbers, switches and names out of strings, lists of names, nothing unbounded.
 
-    >>> [plain_value("tp", value) for value in ("8", "off", 1e400)], plain_value("fusions", "act_quant")
-    ([8, False, 'inf'], ['act_quant'])
+    >>> [plain_value("tp", value) for value in ("8", "off", "null", 1e400)], plain_value("fusions", "act_quant")
+    ([8, False, None, 'inf'], ['act_quant'])
     """
     if isinstance(value, str):
         text = value.strip()[:MAX_VALUE]
+        text = "default" if text.lower() == "null" else text
         value = literal(text) if len(text) < MAX_NAME else text
         if lever == "fusions" and isinstance(value, str):
             value = [] if value in ("none", "", "[]") else [name for name in re.split(r"[\s,+]+", value) if name]

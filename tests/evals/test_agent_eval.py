@@ -17,6 +17,7 @@ from evals.scripted_expert import expert
 from evals.scripted_llm import scripted_llm
 from levers.baseline import baseline
 from levers.space import merge, to_deployment
+from prompts import load
 
 BRIEF = Path(prompts.__file__).parent / "compiled" / "brief.json"
 CHEAP = {task.name: task for task in TASKS if task.name in ("pools", "whole-answer")}
@@ -81,6 +82,8 @@ def test_the_brief_program_fits_the_program_and_tells_less() -> None:
     assert brief.dump_state(json_mode=True) == json.loads(BRIEF.read_text())
     assert told_bytes(brief.planner) < told_bytes(plain.planner) - 2000
     assert told_bytes(brief.investigation.react) < told_bytes(plain.investigation.react) - 2000
+    assert brief.planner.signature.instructions == load("planner_brief").text
+    assert brief.investigation.react.signature.instructions == load("investigate_brief").text
     for tool in TOOL_TEXTS:
         assert tool in brief.investigation.react.signature.instructions
 

@@ -131,7 +131,7 @@ def test_what_cannot_fit_at_all_is_not_sent_and_leaves_the_seed_search(run: Run,
     assert llm.requests == []
     (flag,) = answer["flags"]
     assert flag["code"] == "llm_context_exceeded"
-    for words in ("was not sent", "500 are free", "INFERASIM_LLM_CONTEXT_TOKENS", "INFERASIM_LLM_MAX_TOKENS"):
+    for words in ("was not sent", "675 are free", "INFERASIM_LLM_CONTEXT_TOKENS", "INFERASIM_LLM_MAX_TOKENS"):
         assert words in flag["message"]
     seeds = run(*TUNE, "--seed-only", "--ledger", str(tmp_path / "seed.db")).answer
     assert answer["best"] == seeds["best"]
@@ -173,12 +173,12 @@ def test_usage_that_servers_report_makes_the_count_stricter_and_never_laxer() ->
     assert counter.prompt(sent) == pytest.approx(1500, abs=1)
 
 
-def test_an_answer_takes_at_most_half_of_the_window() -> None:
+def test_an_answer_takes_at_most_a_quarter_of_the_window() -> None:
     with scripted_llm([]) as llm:
         small = LlmSettings(model="openai/own", api_base=llm.url, context_tokens=4096, max_tokens=4096)
         backbone = open_session(small).backbone
     assert isinstance(backbone, Backbone)
-    assert (backbone.answer_tokens, backbone.free_tokens) == (2048, 2048)
+    assert (backbone.answer_tokens, backbone.free_tokens) == (1024, 3072)
 
 
 @given(st.integers(0, 3000), st.lists(st.integers(0, 200), min_size=len(LADDER), max_size=len(LADDER)))

@@ -90,6 +90,7 @@ def test_the_story_of_a_search(run: Run, tmp_path: Path) -> None:
     story = run("ledger", "show", "1", "--story", "--ledger", path).stdout
     told = (
         f"asked in words: {text}", "The baseline scored", "hypothesis 1: drafts fill idle steps",
+        "then: vary the draft depth",
         "tried spec_depth=2 spec_method=mtp tp=8 [drafts fill idle steps]", "because: one deeper",
         "repeated trial", "learned: depth helps up to 3", "summary: speculation pays", "It stopped after",
         "The best is trial", "The language model was asked 10 times",

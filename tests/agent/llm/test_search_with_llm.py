@@ -1,6 +1,7 @@
 """A search with a language model over real HTTP: whatever it does, the answer is legal and priced and says why."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 
 from agent.llm import tools
+from agent.llm.program import CONTEXT_NAMES
+from agent.llm.proposals import LEVER_NAMES, TOOL_NAMES
 from evals.scripted_llm import OVERFLOW, Cut, Drip, Late, Reply, Status
 from ledger import open_ledger
 from ledger.record import NoteRecord, TrialRecord
@@ -121,8 +124,30 @@ def test_the_planner_gets_exactly_the_five_inputs_with_guidance_and_notes(run: R
     assert inputs["objective"]["bounds"] == ["tpot_ms<=40"]
     assert 0 < len(inputs["trials"]["recent"]) <= 40
     assert inputs["guidance"] == "prefer speculation"
-    trade_offs = ("concurrency", "block size", "chunk size", "all-to-all", "Disaggregation", "Fusions", "Speculation")
-    assert all(word in llm.prompts()[0] for word in trade_offs)
+    missing = [word for words in TRADE_OFFS.values() for word in words if word not in llm.prompts()[0]]
+    assert missing == []
+
+
+TRADE_OFFS = {  # paper App. J, planner prompt
+    "latency against throughput": ("batch", "concurrency", "request_rate"),
+    "KV capacity": ("kv_dtype", "memory fraction", "block size"),
+    "prefill cost": ("chunk size", "token budget"),
+    "MoE communication": ("expert parallelism", "DeepEP", "load balancing"),
+    "disaggregation": ("Disaggregation",),
+    "the kernel options": ("Kernel options",),
+}
+
+
+def test_the_prompts_name_only_levers_that_exist_and_every_tool() -> None:
+    text = load("planner").text + load("investigate").text
+    named = set(re.findall(r"`([a-z][a-z0-9_]*)`", text))
+    other = {*CONTEXT_NAMES, *TOOL_NAMES, "finish", "plan", "trajectory", "next_thought", "changes", *PLAN, *SHAPES}
+    assert named - other <= set(LEVER_NAMES)
+    assert {"prefill_tp", "prefill_replicas"} <= set(LEVER_NAMES)  # `prefill_*`
+
+
+PLAN = ("rationale", "hypotheses", "configurations", "polish")
+SHAPES = ("open", "values", "range", "any_of", "fixed", "bounds", "set", "score", "why_not", "fusions_worth_it")
 
 
 # Name → replies, the flag expected (or none), and whether the language model's own proposals are recorded.
