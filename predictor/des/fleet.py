@@ -21,6 +21,7 @@ from predictor.des.rules import SchedulerRules
 from predictor.des.schedule import warm_requests
 from predictor.des.serial_host import SerialHost
 from predictor.des.stepwise import StepScheduler
+from predictor.des.stepwise_pipeline import StepPipeline
 from predictor.des.stepwise_prefill_first import PrefillFirstSteps
 from predictor.des.stepwise_replica import StepReplica
 from predictor.des.stepwise_state import StepRecorder
@@ -184,7 +185,8 @@ class _Builder:
         hub, spec = self._hub, self._spec
         index = len(hub.replicas) + len(hub.decoders)
         if spec.pipeline is not None and not spec.rounds:
-            return self._pipeline(index, spec.pipeline)
+            stepwise = self._engine is TimeEngine.STEPWISE
+            return (self._stepwise_pipeline if stepwise else self._pipeline)(index, spec.pipeline)
         return self._stepwise(index) if self._engine is TimeEngine.STEPWISE else self._runs(index)
 
     def _rank_count(self) -> int:
@@ -227,24 +229,34 @@ class _Builder:
 
     def _stepwise(self, index: int) -> StepReplica:
         rules, blocks = self._rank_rules()
+        recorder = self._step_recorder()
+        ranks = [self._step_scheduler(rules, blocks, self._cache(), self._poll) for _ in range(self._rank_count())]
+        return StepReplica(self._hub, index, ranks, recorder, self._prices, self._stall)
+
+    def _stepwise_pipeline(self, index: int, shape: PipelineShape) -> StepPipeline:
+        rules, cache = _share_of(self._spec.rules, shape.stages), self._cache()
+        micro_batches = [self._step_scheduler(rules, self._spec.kv_blocks, cache, 0) for _ in range(shape.stages)]
+        return StepPipeline(self._hub, index, micro_batches, self._step_recorder(), self._prices, shape, self._stall)
+
+    def _step_recorder(self) -> StepRecorder:
         recorder = self._hub.recorder
         if not isinstance(recorder, StepRecorder):
             raise TypeError("the reference engine keeps its own record")
-        kind = StepScheduler if rules.mixed_steps else PrefillFirstSteps
-        ranks = [
-            kind(
-                rules,
-                blocks,
-                recorder,
-                grow=self._prices.grow,
-                unit=self._prices.context_units,
-                prefix_cache=self._cache(),
-                poll_interval_steps=self._poll,
-                prefill_only=self._prefill_only,
-            )
-            for _ in range(self._rank_count())
-        ]
-        return StepReplica(self._hub, index, ranks, recorder, self._prices, self._stall)
+        return recorder
+
+    def _step_scheduler(
+        self, rules: SchedulerRules, blocks: int, cache: PrefixCache | None, poll_interval_steps: int
+    ) -> StepScheduler:
+        return (StepScheduler if rules.mixed_steps else PrefillFirstSteps)(
+            rules,
+            blocks,
+            self._step_recorder(),
+            grow=self._prices.grow,
+            unit=self._prices.context_units,
+            prefix_cache=cache,
+            poll_interval_steps=poll_interval_steps,
+            prefill_only=self._prefill_only,
+        )
 
     def _pipeline(self, index: int, shape: PipelineShape) -> PipelineReplica:
         spec = self._spec

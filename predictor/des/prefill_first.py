@@ -185,7 +185,9 @@ class PrefillFirstScheduler(RunScheduler):
             request = waiting[0]
             cached = self._resident(request)
             rest = request.tokens - cached
-            total = rest + self._clip(request.left)
+            total = request.tokens + self._clip(
+                request.left
+            )  # a cached prefix is locked before the check, so it counts
             if not self._leaves_beside_decoders(total * scale + promised):
                 self._full = True
                 return

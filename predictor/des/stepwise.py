@@ -5,6 +5,8 @@ taken one by one from a list, contexts are summed anew, completions are found by
 scheduler the rules, the requests and the step prices, and nothing else.
 """
 
+from dataclasses import replace
+
 from predictor.des.request import PrefixCache, Request
 from predictor.des.rules import Admission, QueuePolicy, SchedulerRules
 from predictor.des.stepwise_state import Live, StepRecorder
@@ -28,7 +30,7 @@ class StepScheduler:
         self.rules = rules
         self.hold = False  # no prefill in the next plan
         self._prefill_only = prefill_only
-        self._prefilled: dict[int, list[int]] = {}  # blocks of requests whose KV is on its way to another pool
+        self.prefilled: dict[int, list[int]] = {}  # blocks of requests whose KV is on its way to another pool
         self.total_blocks = kv_blocks
         self.free_blocks = list(range(kv_blocks))
         self.waiting: list[Live] = []
@@ -48,6 +50,11 @@ class StepScheduler:
         self._full = False
         self._shrunk = False
         self._ratio_units = rules.ratio.start_units
+
+    def set_cap(self, cap: int) -> None:
+        """Most requests at once from now on; what failed at a lower cap is tried again."""
+        self._full = self._full and cap <= self.rules.max_running
+        self.rules = replace(self.rules, max_running=cap)
 
     def submit(self, request: Request, now: int) -> None:
         self.load += 1
@@ -225,7 +232,7 @@ class StepScheduler:
     # Requests whose KV comes from a prefill pool
 
     def release(self, request: Request) -> None:
-        self.free_blocks.extend(self._prefilled.pop(request.id))
+        self.free_blocks.extend(self.prefilled.pop(request.id))
 
     def admit_ready(self, now: int) -> None:
         while self.waiting and self.waiting[0].request.kv_ready and len(self.running) < self.rules.running_cap:
@@ -284,7 +291,7 @@ class StepScheduler:
             if live.computed < live.target:
                 continue
             if self._prefill_only:
-                self._prefilled[live.request.id] = live.blocks
+                self.prefilled[live.request.id] = live.blocks
                 live.blocks = []
                 self._release(live)
                 finished.append(live.request)

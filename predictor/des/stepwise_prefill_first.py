@@ -42,7 +42,8 @@ class PrefillFirstSteps(StepScheduler):
             self._preempt(victims.pop())
             self._shrunk = True
         while self._decode_need() > len(self.free_blocks):
-            self._preempt([live for live in self.running if not live.decoding][-1])
+            partials = [live for live in self.running if not live.decoding]
+            self._preempt((partials or self.running)[-1])  # none partial: other micro-batches hold the pool
         if self.rules.admission is Admission.ESTIMATE_RATIO:
             left = [live for live in self.running if live.decoding]
             generated = sum(live.outputs(self._unit) for live in left)
@@ -59,6 +60,8 @@ class PrefillFirstSteps(StepScheduler):
                 planned.append((live, tokens))
                 need += max(0, self._blocks_for(live.computed + tokens) - len(live.blocks))
         if need > len(self.free_blocks):
+            if partials and not any(live.decoding for live in self.running):  # other micro-batches hold the pool
+                self._preempt(partials[-1])
             return
         for live, tokens in planned:
             self._take(live, self._blocks_for(live.computed + tokens))
@@ -100,7 +103,7 @@ class PrefillFirstSteps(StepScheduler):
             cached = self._cached(live)
             tokens = live.target - cached
             outstanding = min(live.request.output_tokens - live.generated, clip)
-            if (tokens + outstanding) * scale >= rest_units:
+            if (live.target + outstanding) * scale >= rest_units:
                 self._full = True
                 return
             paged = self._blocks_for(tokens) * page

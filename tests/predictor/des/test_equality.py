@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from predictor.des.fleet import HandoffTimes, PipelineShape, ReplicaSpec, simulate_fleet
 from predictor.des.metrics import HostTimes, SimulationResult
+from predictor.des.request import Request
 from predictor.des.routers import ROUTERS
 from predictor.des.rules import (
     Admission,
@@ -238,6 +239,61 @@ def test_fleets_agree(rules_like: st.SearchStrategy[SchedulerRules], data: st.Da
     assert_same(results["lean"], results["stepwise"])
 
 
+class GroupCache:
+    """Prefixes of request groups, the latest few of them: what is found depends on who was let in before whom."""
+
+    def __init__(self, groups: int, kept: int) -> None:
+        self._groups, self._kept = groups, kept
+        self._latest: dict[int, int] = {}  # tokens by group, latest last
+
+    def lookup(self, request: Request) -> int:
+        return min(self._latest.get(request.id * 7 % self._groups, 0), request.prompt_tokens)
+
+    def insert(self, request: Request) -> None:
+        group = request.id * 7 % self._groups
+        self._latest[group] = max(self._latest.pop(group, 0), request.prompt_tokens // 16 * 16)
+        while len(self._latest) > self._kept:
+            del self._latest[next(iter(self._latest))]
+
+
+CACHED_RULES = {
+    "vllm": VLLM_LIKE,
+    "trt": TENSORRT_LIKE,
+    "sgl": SGLANG_LIKE,
+    "atom": ATOM_LIKE,
+    "lpm": st.builds(
+        replace, SGLANG_LIKE, queue_policy=st.just(QueuePolicy.LPM), lpm_queue_limit=st.sampled_from([1, 4, 128])
+    ),
+    "lpm mixed": st.builds(
+        replace, VLLM_LIKE, queue_policy=st.just(QueuePolicy.LPM), lpm_queue_limit=st.sampled_from([4, 128])
+    ),
+}
+
+
+@FEW
+@given(st.data())
+@pytest.mark.parametrize("rules_like", list(CACHED_RULES.values()), ids=list(CACHED_RULES))
+def test_prefix_caches_agree(rules_like: st.SearchStrategy[SchedulerRules], data: st.DataObject) -> None:
+    """What is cached, and a queue that is ordered by it, are the same whether time goes by runs or by steps."""
+    rules = data.draw(rules_like)
+    workload, model, host = data.draw(workloads()), data.draw(MODELS), data.draw(HOSTS)
+    groups, kept = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 6))
+    blocks = data.draw(st.composite(lambda draw: pool(draw, workload, rules))())
+    replicas = data.draw(st.integers(1, 2))
+    spec = ReplicaSpec(model, rules, blocks, replicas, prefix_cache=lambda: GroupCache(groups, kept))
+    results = {
+        engine: simulate_fleet(spec, workload, host=host, engine=engine)
+        for engine in ("timed_runs", "lean", "stepwise")
+    }
+    alone = simulate(
+        model, workload, rules, kv_blocks=blocks, host=host, engine="runs", prefix_cache=GroupCache(groups, kept)
+    )
+    assert_same(results["timed_runs"], results["stepwise"])
+    assert_same(results["lean"], results["stepwise"])
+    if replicas == 1:
+        assert_same(alone, results["stepwise"])
+
+
 @FEW
 @given(st.data())
 @pytest.mark.parametrize("rules_like", [VLLM_LIKE, SGLANG_LIKE, ATOM_LIKE], ids=["vllm", "sgl", "atom"])
@@ -254,6 +310,31 @@ def test_pipelines_agree_step_by_step(rules_like: st.SearchStrategy[SchedulerRul
     )
     spec = ReplicaSpec(model, rules, blocks, pipeline=shape)
     runs, steps = (simulate_fleet(spec, workload, engine=engine) for engine in ("timed_runs", "lean"))
+    assert_same(runs, steps)
+
+
+@FEW
+@given(st.data())
+@pytest.mark.parametrize("rules_like", list(CACHED_RULES.values()), ids=list(CACHED_RULES))
+def test_pipelines_agree_with_one_whose_every_stage_is_an_event(
+    rules_like: st.SearchStrategy[SchedulerRules], data: st.DataObject
+) -> None:
+    """The reference shares no line of the way through the stages, of planning, or of timing, with what it checks."""
+    rules = data.draw(rules_like)
+    workload, model = data.draw(workloads()), data.draw(MODELS)
+    blocks = data.draw(st.composite(lambda draw: pool(draw, workload, rules))())
+    if rules.admission is Admission.ESTIMATE_RATIO:  # what micro-batches retract from a tight pool is approximated
+        blocks = 100_000
+    shape = PipelineShape(
+        data.draw(st.integers(1, 4)),
+        data.draw(st.sampled_from([0.0, 0.97])),
+        data.draw(st.sampled_from([0.0, 0.33])),
+        data.draw(st.sampled_from([0.0, 0.0063])),
+    )
+    cache = (lambda: GroupCache(3, 2)) if data.draw(st.booleans()) else None
+    spec = ReplicaSpec(model, rules, blocks, data.draw(st.integers(1, 2)), pipeline=shape, prefix_cache=cache)
+    stall = HostTimes(first_wave_stall_ms=data.draw(st.sampled_from([0.0, 2000.0])))
+    runs, steps = (simulate_fleet(spec, workload, host=stall, engine=engine) for engine in ("timed_runs", "stepwise"))
     assert_same(runs, steps)
 
 
