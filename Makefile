@@ -11,7 +11,7 @@ demo: $(VENV)/.run
 	  --objective output_tok_s_per_gpu --slo 'tpot_ms<=10' --seed-only --ledger out/demo.db
 
 test: $(VENV)/.test
-	$(BIN)/pytest -q -rs -n 2 --dist loadgroup
+	$(BIN)/pytest -q -rs -n 2
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .

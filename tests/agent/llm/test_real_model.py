@@ -23,8 +23,6 @@ from ledger import open_ledger
 from levers.catalog import LEVERS
 from tests.agent.llm.conftest import Run
 
-pytestmark = pytest.mark.xdist_group("small_llm")  # one model on one core: two workers would only wait for each other
-
 SERVED_TOKENS, CONTEXT_TOKENS = 4608, 3072  # small, so that prompts are cut to it; it is what a busy machine can read
 TIME_BUDGET_S = 420.0  # of each of the two tests; an idle machine needs about a minute
 TOO_BUSY = "this machine is too busy to serve a language model: "
