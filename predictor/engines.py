@@ -57,7 +57,8 @@ class Settings:
         return fitting[0]
 
 
-@lru_cache(maxsize=4096)
+# A search of 300 trials asks for about a hundred; those of ten searches are enough for a process that serves many.
+@lru_cache(maxsize=1024)
 def effective_settings(
     profile: EngineProfile,
     version: str,

@@ -86,7 +86,7 @@ def memory(
     return _memory(card, platform, deployment, settings, log, pool)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=1024)
 def _memory(
     card: ModelCard,
     platform: Platform,

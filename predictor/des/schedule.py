@@ -187,7 +187,7 @@ def schedule(
 
 # A search of 300 candidates meets some hundred schedules of 15 KB (16 clients) to 150 KB (200 clients) each. Bounded by
 # bytes, to about one search's: hundreds of schedules of thousands of clients would be gigabytes in every process.
-_MOST_SCHEDULE_BYTES = 8 * 2**20
+_MOST_SCHEDULE_BYTES = 4 * 2**20
 
 
 @remembered(RunLog.size_bytes, _MOST_SCHEDULE_BYTES)

@@ -1,7 +1,8 @@
 """The OpenAPI document holds: generated requests find no server error and no answer that breaks it; fuzzed uploads are
 refused whole.
 
-``SERVICE_EXAMPLES=1000`` and ``SERVICE_UPLOADS=10000`` ask for more of each than CI has time for.
+``SERVICE_EXAMPLES=1000`` asks for more examples of each operation than CI has time for; ``SERVICE_UPLOADS=100`` for
+fewer uploads.
 """
 
 import json
@@ -25,10 +26,11 @@ from agent.anchor_files import bundled_anchors
 from agent.anchor_store import anchor_text
 from agent.service.app import create_app
 from agent.service.settings import ServiceSettings
+from predictor.anchors.schema import parse_anchor
 from tests.agent.service.harness import Served, service
 
 EXAMPLES = int(os.environ.get("SERVICE_EXAMPLES", "6"))
-UPLOADS = int(os.environ.get("SERVICE_UPLOADS", "120"))
+UPLOADS = int(os.environ.get("SERVICE_UPLOADS", "10000"))
 SEED = 20261130
 
 
@@ -165,10 +167,15 @@ def test_fuzzed_uploads_are_refused_whole_or_kept_whole(idle: Served, home: Path
             assert json.loads(text)["detail"]
     taken = [json.loads(text) for path, status, text in answers if (path, status) == ("/v1/simulate", 202)]
     assert stored(home) - before == len(taken)
+    kept = [json.loads(text) for path, status, text in answers if (path, status) == ("/v1/anchors", 201)]
+    files = sorted((home / "anchors").iterdir())
+    assert len(answers) == UPLOADS
+    assert {parse_anchor(one.read_text(encoding="utf-8"), one.name).name for one in files} == {
+        one["name"] for one in kept if one["kept"]
+    }
     with idle.client() as client:
         assert client.get("/readyz").status_code == 200
         assert client.get("/v1/anchors").status_code == 200, "whatever was kept can be read"
-    assert list((home / "anchors").glob(".*.part")) == []
 
 
 def stored(home: Path) -> int:
