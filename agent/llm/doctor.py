@@ -159,5 +159,5 @@ def _ask(settings: Any, where: str) -> Check:
         "language model",
         "ok",
         f"{settings.model} answered in {usage.wall_s:.1f} s, {usage.tokens} tokens, {cost}; context "
-        f"{backbone.context_tokens} tokens, JSON schema {schema}{where}",
+        f"{backbone.context_tokens} tokens, counted by {backbone.counted_by}, JSON schema {schema}{where}",
     )

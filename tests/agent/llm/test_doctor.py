@@ -25,6 +25,7 @@ def test_a_healthy_machine(run: Run, tmp_path: Path) -> None:
     assert done.code == 0, done.stdout
     assert statuses(done.answer) == dict.fromkeys(("catalogue", "anchors", "ledger", "language model"), "ok")
     assert "price unknown" in done.answer["checks"][-1]["message"]
+    assert "context 32768 tokens, counted by bytes" in done.answer["checks"][-1]["message"]
 
 
 def test_without_a_model_or_anchor_it_is_off_and_says_what_to_do(run: Run, tmp_path: Path) -> None:
