@@ -146,9 +146,8 @@ def test_foreign_pages_and_foreign_names_are_refused(served: Served) -> None:
 
 def test_who_asks_too_often_waits(guarded: Served, tokens: dict[str, str]) -> None:
     with asker(guarded, tokens["tune"]) as client:
-        asked = (
-            client.post("/v1/searches/1/cancel") for _ in range(400)
-        )  # on a slow machine the rate refills meanwhile
+        # On a slow machine the rate refills between two requests.
+        asked = (client.post("/v1/searches/1/cancel") for _ in range(400))
         last = next(answer for answer in asked if answer.status_code == 429)
     assert int(last.headers["retry-after"]) >= 1
     assert "too many requests" in last.json()["detail"]
