@@ -70,7 +70,7 @@ def kernel_differences(anchor: Anchor, deployment: Deployment) -> tuple[str, ...
         ("moe_backend", signature.moe_backend, kernels.moe),
         ("a2a_backend", signature.a2a_backend, kernels.a2a),
         ("graph_mode", signature.graph_mode, kernels.graph_mode),
-        ("fusions", tuple(sorted(signature.fusions)), tuple(sorted(kernels.fusions))),
+        ("fusions", ", ".join(sorted(signature.fusions)), ", ".join(sorted(kernels.fusions))),
     )
     return tuple(
         f"{field}: anchor {theirs or 'none'}, target {ours or 'none'}"

@@ -105,9 +105,16 @@ def _scalar(kind: Any, value: object, where: str) -> Any:
         return value
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return kind(_checked(value in list(kind), value, where, f"one of {', '.join(kind)}"))
-    if kind in (str, bool) and isinstance(value, kind):
+    if kind is str and isinstance(value, str):
+        return _checked(_storable(value), value, where, "text that UTF-8 and a database can hold")
+    if kind is bool and isinstance(value, bool):
         return value
     raise BadFile(f"{where}: expected {_name(kind)}, got {_short(value)}")
+
+
+def _storable(text: str) -> bool:
+    """Whether text has no NUL, which PostgreSQL refuses, and no half of a surrogate pair, which UTF-8 does."""
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _checked(condition: bool, value: object, where: str, expected: str) -> Any:

@@ -69,6 +69,13 @@ def test_numbers_that_are_none_are_refused(number: str) -> None:
         parse_anchor(raw, "bad.json")
 
 
+@pytest.mark.parametrize("character", ["\0", "\ud800"])
+def test_text_that_no_database_holds_is_refused(character: str) -> None:
+    with pytest.raises(BadFile, match=r"signature\.engine_version: expected text that UTF-8 and a database can hold"):
+        parse_anchor(changed("signature", "engine_version", value=f"0.5{character}"), "x.json")
+    assert parse_anchor(changed("signature", "engine_version", value="0.5 \u00e9\n"), "x.json")
+
+
 def test_batches_must_rise() -> None:
     points = [{"batch": 4, "step_ms": 1.0}, {"batch": 2, "step_ms": 1.0}]
     with pytest.raises(BadFile, match="rise strictly"):
