@@ -118,12 +118,14 @@ class RunScheduler(PromptWork):
         An engine that polls must stop where it polls, whoever may enter. Where the chunks of each step fill the budget
         nobody may.
         """
+        # Who stays out takes a place in a queue that is ordered at every step where prompts are still due.
+        placed = self.rules.queue_policy is QueuePolicy.LPM and self._cache is not None and bool(self._partials)
         if self._closed:
-            return False
+            return placed
         if self._poll:
             return True
         if len(self.running) >= self.cap:
-            return False
+            return placed
         return not self._elders or self.rules.queue_policy is not QueuePolicy.FCFS
 
     def seen_at(self, steps: int) -> int:

@@ -203,7 +203,8 @@ class StepScheduler:
 
     def _admit(self, now: int, budget: int) -> None:
         rules = self.rules
-        self._sort_queue()
+        if len(self.running) < rules.running_cap or any(not live.decoding for live in self.running):
+            self._sort_queue()  # SGLang leaves a full batch at once, unless a prompt's next chunk is due
         while self.waiting and budget > 0 and len(self.running) < rules.running_cap:
             live = self.waiting[0]
             whole = live.target
