@@ -68,6 +68,8 @@ class RunScheduler(PromptWork):
         self._elders = False  # requests were waiting when the run began
         self._poll = poll_interval_steps
         self._polled = 0  # steps since the engine last received requests
+        if rules.queue_policy is QueuePolicy.LPM and prefix_cache is not None:
+            self.chunk_runs = False  # the queue is ordered anew between the steps of a prompt
 
     # Requests coming in
 
@@ -118,14 +120,12 @@ class RunScheduler(PromptWork):
         An engine that polls must stop where it polls, whoever may enter. Where the chunks of each step fill the budget
         nobody may.
         """
-        # Who stays out takes a place in a queue that is ordered at every step where prompts are still due.
-        placed = self.rules.queue_policy is QueuePolicy.LPM and self._cache is not None and bool(self._partials)
         if self._closed:
-            return placed
+            return False
         if self._poll:
             return True
         if len(self.running) >= self.cap:
-            return placed
+            return False
         return not self._elders or self.rules.queue_policy is not QueuePolicy.FCFS
 
     def seen_at(self, steps: int) -> int:
