@@ -40,16 +40,18 @@ def test_a_real_engine_is_harvested_and_predicted() -> None:
         pytest.skip(f"no engine here: {error}")
     if "engine" not in result:
         pytest.skip(result["skip_reason"])
+    sys.stdout.write("\n".join([json.dumps({name: result[name] for name in REPORTED}), *result["missed"], ""]))
     assert result["engine"].startswith("vLLM 0.32.0")
     assert result["targets"] >= 6
     assert {row["token_budget"] for row in result["rows"]} == {256, 512}
     assert {row["max_running"] for row in result["rows"]} == {4, 16}
     assert not [line for line in result["harvest"]["marked"] if line.startswith("real_weights")]
-    assert result["harvest"]["kv_pool_tokens"] > 16 * 2048
+    # The engine sizes its pool by the machine's free memory; every target must fit.
+    needed = max(row["clients"] * (row["isl"] + row["osl"]) for row in result["rows"])
+    assert result["harvest"]["kv_pool_tokens"] > needed
     assert result["second_adapter"]["stopped"]
     judged = {"tokens_counted"} if real_engine.busy(result) else {"tokens_counted", "prompts_not_cached", "monotone"}
     assert all(check["passed"] for check in result["second_adapter"]["checks"] if check["name"] in judged)
-    sys.stdout.write("\n".join([json.dumps({name: result[name] for name in REPORTED}), *result["missed"], ""]))
     if result["skipped"]:
         pytest.skip(f"measured twice on a busy machine: {result['skip_reason']}")
     # The study's own targets are 12 and 20%; machines that run tests differ too much to fail a build on them, while a
